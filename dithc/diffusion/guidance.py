@@ -2,7 +2,8 @@
 
 Legend: N batch, C channels.
 Sources: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond). Another model instead of uncond:
-Zhong et al. 2025 (arXiv 2504.01521). Guidance in an interval: Kynkaanniemi et al. 2024 (arXiv 2404.07724).
+Zhong et al. 2025 (arXiv 2504.01521); an early checkpoint of the model: Karras et al. 2024 (arXiv 2406.02507). Guidance in an
+interval: Kynkaanniemi et al. 2024 (arXiv 2404.07724).
 """
 
 import math

@@ -189,7 +189,7 @@ class EvaluationRecord:
     guidance_scale: float
     guidance_channels: str
     guidance_interval: list[float] | None
-    guidance_reference: str | None
+    guidance_reference: str | int | None
     real_split: str
     ema_std: float | None = None
     images: int | None = None
@@ -213,7 +213,8 @@ class EvaluationRecord:
         """Description of the guidance; empty without guidance."""
         if self.guidance_scale == 1.0:
             return ""
-        reference = f", away from the {self.guidance_reference}" if self.guidance_reference is not None else ""
+        step = self.guidance_reference
+        reference = "" if step is None else f", away from {f'step {step}' if isinstance(step, int) else f'the {step}'}"
         interval = ""
         if self.guidance_interval is not None:
             low, high = self.guidance_interval

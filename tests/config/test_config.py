@@ -160,6 +160,15 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (score(guidance_reference="start"), ["`guidance_reference` requires `guidance_scale` above 1; with 1.0"]),
     (score(guidance_reference="start", guidance_scale=2, checkpoint="start"), ["weights after the first step"]),
     (
+        score(guidance_reference=80, guidance_scale=2, checkpoint=80),
+        ["is also the `checkpoint`: choose an earlier step"],
+    ),
+    (
+        score(guidance_reference=81, guidance_scale=2),
+        ["guidance_reference is step 81", "runs.pretrain does not keep it"],
+    ),
+    (score(guidance_reference=160, guidance_scale=2), ["guidance_reference is step 160", "an earlier checkpoint"]),
+    (
         score(guidance_reference="start", guidance_scale=2),
         ["x.guidance_reference is start", "runs.pretrain has neither"],
     ),

@@ -222,20 +222,34 @@ def test_guidance_on_first3_channels_leaves_the_fourth_unguided(job):
     assert not np.allclose(images_of(plain)[:, :3], images_of(first3)[:, :3], atol=2 * 2**-11)
 
 
-def test_start_guidance_uses_predictions_of_the_initial_weights(job):
-    one = job(guidance_reference="start", guidance_scale=2.5, sampler="unipc", solver_order=3, steps=5, num_images=4)
+@pytest.mark.parametrize("reference", ["start", 4])
+def test_guidance_uses_predictions_of_the_initial_weights_or_of_an_early_step(job, trained_run, tmp_path, reference):
+    if reference == 4:
+        trained = {
+            "checkpoint": train_small(tmp_path, trained_run["latents"], steps=6, keep_every=4, checkpoint_every=2)
+        }
+    else:
+        trained = {}
+    settings = {"sampler": "unipc", "solver_order": 3, "steps": 5, "num_images": 4}
+    one = job(guidance_reference=reference, guidance_scale=2.5, **settings, **trained)
     numbers = sample(one, Group())
-    final, start = (load_network(job(at=at))[0] for at in ("final", "start"))
-    y = torch.tensor([label_of(0, index, np.array([0, 2])) for index in range(4)])
+    final, guide = (load_network(job(at=at, **trained))[0] for at in ("final", reference))
+    y = torch.tensor(
+        [label_of(0, index, np.array([0, 2])) for index in range(4)]
+    )  # the start predicts 0 for all labels
 
     def denoise(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        return start(x, t, y) + 2.5 * (final(x, t, y) - start(x, t, y))
+        return guide(x, t, y) + 2.5 * (final(x, t, y) - guide(x, t, y))
 
     noise = [generator_of(0, index) for index in range(4)]
     schedule, settings = Schedule.linear(), {"steps": 5, "order": 3, "clip": 1.0}
     expected = draw("unipc", denoise=denoise, schedule=schedule, shape=(4, 8, 8), noise=noise, **settings)
     assert np.abs(images_of(one).astype(np.float32) - expected.numpy()).max() <= 2 * 2**-11
-    assert (numbers["guidance_reference"], numbers["solver_order"], numbers["network_evaluations"]) == ("start", 3, 10)
+    assert (numbers["guidance_reference"], numbers["solver_order"], numbers["network_evaluations"]) == (
+        reference,
+        3,
+        10,
+    )
 
 
 def test_network_evaluations_are_counted_per_image(job):

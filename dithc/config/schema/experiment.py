@@ -142,6 +142,13 @@ class ExperimentConfig(Settings):
 
     def _check_guidance(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
         """Check that the run supports the guidance of an evaluation."""
+        if isinstance(reference := evaluation.guidance_reference, int):
+            if not run.keeps(reference) or reference == run.steps:
+                yield (
+                    f"evaluations.{name}.guidance_reference is step {reference}, but runs.{evaluation.run} does not keep it as "
+                    "an earlier checkpoint: it keeps multiples of `steps_per_job` and of `keep_every`"
+                )
+            return
         if evaluation.guidance_reference is not None and run.init_from_run is None and run.init_from_file is None:
             yield (
                 f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which requires a fine-tuning run: "

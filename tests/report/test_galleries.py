@@ -1,5 +1,6 @@
 """Mosaics contain the named images, nearest tiles are nearest, and power matches known waves."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 
 from dithc.data import Tiles
+from dithc.report.galleries import gallery
 from dithc.report.galleries.gallery import _downsample, composites, galleries
-from dithc.report.galleries.image_sets import nearest_tiles
+from dithc.report.galleries.image_sets import first_images, nearest_tiles
 from dithc.report.galleries.spectra import radial_power
 from dithc.report.records import EvaluationRecord, ReportRecords
 
@@ -37,12 +39,38 @@ def test_nearest_tiles_have_the_nearest_features(records: ReportRecords) -> None
 
 def test_galleries_of_a_dataset_have_texts_and_false_colors(records: ReportRecords) -> None:
     found = galleries(records, "sentinel2", _evaluation(records, "sentinel2-final"))
-    pictures = [picture for gallery in found for picture in gallery.pictures]
-    assert [gallery.title for gallery in found][:2] == ["Generated and real", "False colors"]
+    pictures = [picture for one in found for picture in one.pictures]
+    assert [one.title for one in found][:2] == ["Generated and real", "False colors"]
     assert len(found[0].pictures) == 3
     assert len(found[1].pictures) == 4
     assert all(picture.text.endswith(".") and picture.webp[:4] == b"RIFF" for picture in pictures)
     assert galleries(records, "landscape", None) == []
+
+
+def test_answer_names_the_place_of_each_real_image(records: ReportRecords, monkeypatch: pytest.MonkeyPatch) -> None:
+    item, dataset = _evaluation(records, "sentinel2-final"), records.dataset("sentinel2")
+    assert item.files is not None
+    assert dataset.tiles_folder is not None
+    monkeypatch.setattr(gallery, "SHOWN", 0)
+    drawn = []
+    build = gallery.build_mosaic
+    monkeypatch.setattr(
+        gallery, "build_mosaic", lambda title, images, **more: drawn.append(images) or build(title, images, **more)
+    )
+    found = gallery._pairs(records, dataset, item)
+    real = [tile.tobytes() for tile in Tiles(dataset.tiles_folder).rgb(np.arange(Tiles(dataset.tiles_folder).count))]
+    generated = [image.tobytes() for image in first_images(item.files.samples, gallery.PAIRS)]
+    places = {place: found.answer.partition(f"{place} in ")[2].partition(";")[0] for place in ("above", "below")}
+    pair = 0
+    for images in drawn:
+        for above, below in zip(images[: len(images) // 2], images[len(images) // 2 :], strict=True):
+            pair += 1
+            is_above = str(pair) in re.findall(r"\d+", places["above"])
+            assert is_above != (str(pair) in re.findall(r"\d+", places["below"]))
+            tile, image = (above, below) if is_above else (below, above)
+            assert tile.tobytes() in real
+            assert image.tobytes() in generated
+    assert pair == min(gallery.PAIRS, len(generated), len(real))
 
 
 @pytest.mark.parametrize(("bands", "names"), [("R G B", []), ("B G R NIR", ["color infrared"]), ("B02 B03", [])])

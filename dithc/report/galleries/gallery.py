@@ -29,6 +29,7 @@ COMPOSITES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
 FALSE_COLORS = "False colors"
 STRIP = 4  # images of a preview
 FIRST = f"the first {SHOWN}"
+PAIRS, PAIRS_BY_ROW = 10, 5  # of a real and a generated image to distinguish
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +46,13 @@ class Mosaic:
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    """Related mosaics; `note` explains them, `layout` selects the layout."""
+    """Related mosaics; `note` explains them, `layout` selects the layout, the reader opens `answer`."""
 
     title: str
     note: str
     pictures: list[Mosaic]
     layout: Literal["", "four", "rows"] = ""
+    answer: str = ""
 
 
 def galleries(records: ReportRecords, dataset: str, item: EvaluationRecord | None) -> list[Gallery]:
@@ -62,6 +64,7 @@ def galleries(records: ReportRecords, dataset: str, item: EvaluationRecord | Non
     groups = []
     if item and item.files and (images := first_images(item.files.samples, SHOWN)) is not None:
         groups.append(_compare(records, record, item, images, real))
+        groups.append(_pairs(records, record, item))
         groups.append(_false_colors(record, item, first_scaled(item.files.samples, SHOWN, bands=len(real.bands)), real))
     groups.append(_training_stages(records, record, item))
     groups.append(_codec_gallery(record))
@@ -121,6 +124,30 @@ def _compare(
         )
         note += " A generated image that equals its nearest tile was memorized."
     return Gallery(title="Generated and real", note=note, pictures=[*pictures, _real_mosaic(dataset, real)])
+
+
+def _pairs(records: ReportRecords, dataset: DatasetRecord, item: EvaluationRecord) -> Gallery:
+    """Return pairs of a real and a generated image in random order, not among the images of other galleries."""
+    assert item.files is not None
+    assert dataset.tiles_folder is not None
+    images = first_images(item.files.samples, SHOWN + PAIRS)
+    assert images is not None
+    tiles = RealTiles(dataset.tiles_folder, seed=records.seed + 1, max_tiles=PAIRS).rgb(PAIRS)
+    pairs = list(zip(tiles, images[SHOWN:], strict=False)) if tiles.shape[1:] == images.shape[1:] else []
+    is_above = np.random.default_rng(records.seed).random(len(pairs)) < 0.5
+    ordered = [pair if above else pair[::-1] for pair, above in zip(pairs, is_above, strict=True)]
+    pictures = []
+    for first in range(0, len(ordered), PAIRS_BY_ROW):
+        part = ordered[first : first + PAIRS_BY_ROW]
+        title = f"Pairs {first + 1} to {first + len(part)}"
+        rows = np.stack([pair[side] for side in (0, 1) for pair in part])
+        text = f"{title} of a real and a generated image, one above the other, {dataset.title}."
+        pictures.append(build_mosaic(title, rows, text=text, columns=len(part)))
+    places = [("above", np.flatnonzero(is_above) + 1), ("below", np.flatnonzero(~is_above) + 1)]
+    answer = "; ".join(f"{place} in {', '.join(map(str, numbers))}" for place, numbers in places if len(numbers))
+    note = "Each column is a pair of a real and a generated image in random order. Which one is real?"
+    answer = f"Real images: {answer}."
+    return Gallery(title="Real or generated", note=note, pictures=pictures, layout="rows", answer=answer)
 
 
 def _false_colors(dataset: DatasetRecord, item: EvaluationRecord, generated: Scaled | None, real: RealTiles) -> Gallery:

@@ -16,7 +16,7 @@ EXAMPLE = (
     "results/demo/latents/landscape/manifest.json --out results/demo/runs/pretrain/step_0000160.json\n"
     "dithc train --config config/experiments/demo.yaml --run sentinel2 --latents "
     "results/demo/latents/sentinel2/manifest.json --init-from results/demo/runs/pretrain/step_0000160.json --out "
-    "results/demo/runs/sentinel2/step_0000400.json"
+    "results/demo/runs/sentinel2/step_0001000.json"
 )
 
 

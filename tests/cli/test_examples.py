@@ -105,7 +105,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small.parent.mkdir(parents=True)
     steps = folder / "steps.yaml"
     steps.write_text(
-        "runs: {pretrain: {steps: 160, steps_per_job: 160, global_batch_size: 4}, sentinel2: {steps: 400, global_batch_size: 4}}"
+        "runs: {pretrain: {steps: 160, steps_per_job: 160, global_batch_size: 4}, "
+        "sentinel2: {steps: 1000, checkpoint_every: 200, keep_every: 200, global_batch_size: 2}}\n"
+        "evaluations: {sentinel2-after: {guidance_reference: 200}}"
     )
     content = load_experiment([ROOT / "config/experiments/demo.yaml", REDUCED, steps]).model_dump(mode="json")
     small.write_text(json.dumps(content))
@@ -125,7 +127,7 @@ def cheap_examples() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.alternates("whole workflows", "examples")
 def test_examples_run_in_the_given_order(demo: Path) -> None:
-    for product in ("results/demo/fid/sentinel2-after/manifest.json", "sentinel2.pt", "tiles.png"):
+    for product in ("results/demo/fid/sentinel2-after/manifest.json", "sentinel2.safetensors", "tiles.png"):
         assert (demo / product).exists(), product
 
 

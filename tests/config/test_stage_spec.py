@@ -10,7 +10,7 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
-STABLE = {"train": "b8331b1005d1", "latents": "1e6dce4a454b", "sample": "d9b85862cc4a"}
+STABLE = {"train": "4e26f07e9e54", "latents": "1e6dce4a454b", "sample": "7cbbda4e52b3"}
 
 
 def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:

@@ -21,7 +21,7 @@ SUMMARY = (
 )
 EXAMPLE = (
     "dithc sample --config config/experiments/demo.yaml --evaluation sentinel2-after --checkpoint "
-    "results/demo/runs/sentinel2/step_0000400.json --latents results/demo/latents/sentinel2/manifest.json --tiles "
+    "results/demo/runs/sentinel2/step_0001000.json --latents results/demo/latents/sentinel2/manifest.json --tiles "
     "results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json --out "
     "results/demo/samples/sentinel2-after/manifest.json"
 )

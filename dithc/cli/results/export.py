@@ -11,8 +11,7 @@ SUMMARY = (
     "and real tiles (GeoTIFF, zarr)."
 )
 EXAMPLE = (
-    "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format official --out sentinel2.pt\n"
-    "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format diffusers --out transformer\n"
+    "dithc export --checkpoint results/demo/runs/sentinel2/step_0001000.json --out sentinel2.safetensors\n"
     "dithc export --samples results/demo/samples/sentinel2-after/manifest.json --format geotiff --select 0:8 "
     "--out products"
 )

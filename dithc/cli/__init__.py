@@ -60,7 +60,7 @@ GROUPS = {
         "extractor": "train a small feature extractor on tiles",
         "features": "extract features and their statistics",
         "fid": "compare generated with real features",
-        "search-epsilon": "search the epsilon scaling of an evaluation",
+        "search-guidance": "search the guidance scale of an evaluation",
     },
     "machine": {
         "doctor": "check this machine and the installation",
@@ -76,7 +76,7 @@ GROUPS = {
 }
 """Summary of each command, by the package of its module; the commands without a package are modules of `dithc.cli`."""
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
-SINGLE_FILES = {"report", "search-epsilon"}  # commands with an `--out` file in a folder that may hold other files
+SINGLE_FILES = {"report", "search-guidance"}  # commands with an `--out` file in a folder that may hold other files
 SCHEDULED_COMMANDS = {
     *(
         "synthesize",
@@ -95,7 +95,7 @@ SCHEDULED_COMMANDS = {
 }
 """Commands for which the configuration can request memory."""
 TORCH = {
-    *("codec", "latents", "train", "bench", "sample", "restore", "search-epsilon", "extractor", "features"),
+    *("codec", "latents", "train", "bench", "sample", "restore", "search-guidance", "extractor", "features"),
     "tune-kernels",
 }
 """Commands that always import torch."""

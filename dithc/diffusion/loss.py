@@ -43,8 +43,8 @@ def training_loss(
         weight: (N, 1 or C, ...), weights of pixels. The variance counts in visible pixels only.
 
     Returns:
-        loss = mse + vb, with the objective's weight on mse. vb is 0 without learned variance. It trains the variance
-        only, because its predicted mean is detached.
+        loss = mse + vb. vb is 0 without learned variance. It trains the variance only, because its predicted mean is
+        detached.
 
     Raises:
         UserError: The output has neither C nor 2C channels.
@@ -57,14 +57,13 @@ def training_loss(
     if offset is not None:
         target = target + offset
     mse = per_sample_mean(_weighted((target - predicted) ** 2, weight))  # (N)
-    weighed = objective.weigh(mse, t)  # (N)
     if not raw.shape[1]:
-        return {"loss": weighed, "mse": mse, "vb": torch.zeros_like(mse)}
+        return {"loss": mse, "mse": mse, "vb": torch.zeros_like(mse)}
     assert objective.schedule is not None, "a flow learns no variance"
     predicted_noise = objective.noise(predicted.detach(), x_t, t)
     nats = _bound(objective.schedule, x0, x_t, t, predicted_noise, raw)  # (N, C, ...)
     vb = per_sample_mean(_weighted(nats, weight, visible)) / math.log(2)  # (N)
-    return {"loss": weighed + vb, "mse": mse, "vb": vb}
+    return {"loss": mse + vb, "mse": mse, "vb": vb}
 
 
 def _bound(schedule: Schedule, x0: Tensor, x_t: Tensor, t: Tensor, predicted: Tensor, raw: Tensor) -> Tensor:

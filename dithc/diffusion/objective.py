@@ -1,8 +1,8 @@
-"""Training objectives: the predicted quantity, the distribution of timesteps, and the weight of each timestep.
+"""Training objectives: the predicted quantity and the distribution of timesteps.
 
 Legend: N batch, C channels, T steps of the schedule.
 Sources: Ho et al. 2020 (noise); Salimans & Ho 2022 (v, section 4); Liu et al. 2023, Ma et al. 2024 (the linear path of a
-flow); Esser et al. 2024 (logit-normal times, section 3.1); Hang et al. 2023 (min-SNR weights, section 3.4).
+flow); Esser et al. 2024 (logit-normal times, section 3.1).
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from dithc.config import training
 from dithc.core.logging import user_error
 from dithc.diffusion.flow import TIME_SCALE
 from dithc.diffusion.guidance import Denoise
-from dithc.diffusion.schedule import Schedule, pick
+from dithc.diffusion.schedule import Schedule
 
 
 class Objective(ABC):
@@ -79,32 +79,24 @@ class Objective(ABC):
         a, s = (part.to(x.dtype).reshape(-1, *(1,) * (x.dim() - 1)) for part in self.signal_and_noise(t))
         return self.target(clean, t, (x - a * clean) / s)
 
-    def weigh(self, mse: Tensor, t: Tensor) -> Tensor:
-        """Return squared errors (N) weighted for t (N)."""
-        return mse
-
     def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
         """Return the noise (N, C, ...) in x (N, C, ...) at t (N), a linear function of the prediction."""
         return predicted
 
-    def sampled(self, denoise: Denoise, *, epsilon_scaling: float = 0.0) -> Denoise:
+    def sampled(self, denoise: Denoise) -> Denoise:
         """Return the function that samplers integrate: noise and further channels, or the velocity of a flow.
 
-        `denoise` maps x (N, C, ...), t (N) to the network's C or 2C channels. `epsilon_scaling` a multiplies predicted
-        noise by 1 + a (1 - t / last). a > 0 removes more noise near the image, which corrects few steps and imperfect
-        networks. Ning et al. (2024, section 4) divide by k t + b > 1 for networks that overestimate the noise: a < 0.
+        `denoise` maps x (N, C, ...), t (N) to the network's C or 2C channels.
         """
 
         def convert(x: Tensor, t: Tensor) -> Tensor:
             predicted, other = parts(denoise(x, t).to(x.dtype), channels=x.shape[1])
-            return torch.cat([self._scale_noise(predicted, x, t, epsilon_scaling), other], dim=1)  # (N, C or 2C, ...)
+            return torch.cat([self._sampled(predicted, x, t), other], dim=1)  # (N, C or 2C, ...)
 
         return convert
 
-    def _scale_noise(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
-        noise = self.noise(predicted, x, t)
-        share = 1 - t.to(noise.dtype).reshape(-1, *(1,) * (x.dim() - 1)) / self.last
-        return noise * (1 + scaling * share) if scaling else noise
+    def _sampled(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        return self.noise(predicted, x, t)
 
 
 class _Noise(Objective):
@@ -114,11 +106,6 @@ class _Noise(Objective):
         super().__init__(settings)
         self.schedule = Schedule.linear()
         self.last = len(self.schedule) - 1
-        self._weights = self._weights_of(self.schedule.alpha_bar / (1 - self.schedule.alpha_bar))
-
-    def _weights_of(self, snr: Tensor) -> Tensor:
-        """Return min-SNR weights (T) at signal-to-noise ratios (T)."""
-        return snr.clamp(max=self._settings.snr_gamma) / snr
 
     def _timesteps(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         steps = (shares * len(self.schedule)).astype(np.int64)
@@ -137,15 +124,9 @@ class _Noise(Objective):
     def clean(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
         return self.schedule.predict_x0(x, t, predicted)
 
-    def weigh(self, mse: Tensor, t: Tensor) -> Tensor:
-        return mse if self._settings.loss_weighting == "none" else pick(self._weights, t, mse) * mse
-
 
 class _V(_Noise):
     """v = alpha noise - sigma x0, alpha = sqrt(alpha_bar), sigma = sqrt(1 - alpha_bar): x_t rotated by 90°."""
-
-    def _weights_of(self, snr: Tensor) -> Tensor:
-        return snr.clamp(max=self._settings.snr_gamma) / (snr + 1)
 
     def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         return self.schedule.q_sample(noise, t, -x0)
@@ -181,9 +162,8 @@ class _Flow(Objective):
     def clean(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
         return x - (1 - self._image_share(t, x)) * predicted
 
-    def _scale_noise(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
-        # With x = (1 - t) x0 + t noise, scaling the noise by 1 + a (1 - t) adds a times the noise to the velocity.
-        return predicted + scaling * self.noise(predicted, x, t) if scaling else predicted
+    def _sampled(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        return predicted
 
     def _image_share(self, t: Tensor, reference: Tensor) -> Tensor:
         """Return 1 - time, the remaining share of the image (N, 1 or C, ...), from timesteps t (N) or (N, C)."""

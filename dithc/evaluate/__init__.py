@@ -23,7 +23,7 @@ or of features in `distances`, reported by `compare_features`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dithc.evaluate.distances import kid
+from dithc.evaluate import detectability
 from dithc.evaluate.image_set import ImageSet
 from dithc.evaluate.pixels import measure_pixels
 from dithc.evaluate.scores import compare_features
@@ -36,8 +36,8 @@ __all__ = [
     "Extractor",
     "ImageSet",
     "compare_features",
+    "detectability",
     "extract_features",
-    "kid",
     "load_extractor",
     "measure_pixels",
     "train_classifier",

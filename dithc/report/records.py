@@ -185,7 +185,6 @@ class EvaluationRecord:
     sampler: str
     solver_order: int | None
     steps: int
-    epsilon_scaling: float
     guidance_scale: float
     guidance_channels: str
     guidance_interval: list[float] | None
@@ -205,8 +204,7 @@ class EvaluationRecord:
     def solver(self) -> str:
         """Description of the sampler."""
         order = f", order {self.solver_order}" if self.solver_order is not None else ""
-        scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
-        return f"{self.sampler} {self.steps}{order}{scaling}"
+        return f"{self.sampler} {self.steps}{order}"
 
     @property
     def guided(self) -> str:

@@ -1,7 +1,7 @@
 """Sampling: reproducible generation of images from a checkpoint and seeds, on any number of ranks.
 
 `sample(job, group)` draws the images of an evaluation into resumable shards, a preview image and a manifest.
-`search_epsilon_scaling(job)` finds the epsilon scaling. `degrees_table(job, group)` lists the valid parallel degrees with their
+`search_guidance_scale(job)` finds the guidance scale. `degrees_table(job, group)` lists the valid parallel degrees with their
 predicted durations. Drawing 10,000 images takes hours on many dies. Any rank must therefore be able to compute any image,
 repeatedly if necessary, with the same result.
 
@@ -20,9 +20,9 @@ Extending: a solver is added in dithc.diffusion and by its name in the configura
 data of an image.
 """
 
-from dithc.sample.epsilon_search import search_epsilon_scaling
+from dithc.sample.guidance_search import search_guidance_scale
 from dithc.sample.job import SamplingJob
 from dithc.sample.pipeline import sample
 from dithc.sample.plan_table import degrees_table
 
-__all__ = ["SamplingJob", "degrees_table", "sample", "search_epsilon_scaling"]
+__all__ = ["SamplingJob", "degrees_table", "sample", "search_guidance_scale"]

@@ -169,7 +169,7 @@ class ImageGenerator:
             interval=(interval[0] * max_time, interval[1] * max_time) if interval is not None else None,
             both=team.run_branches,
         )
-        denoise = self.objective.sampled(denoise, epsilon_scaling=evaluation.epsilon_scaling)
+        denoise = self.objective.sampled(denoise)
         # Pixels of the training data are clipped to [-1, 1], so their prediction may be clipped too; latents are
         # unbounded.
         options: dict[str, Any] = {

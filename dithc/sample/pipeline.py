@@ -257,7 +257,6 @@ def _sampler_settings(evaluation: evaluations.EvaluationConfig, *, meta: dict[st
         "sampler",
         "solver_order",
         "steps",
-        "epsilon_scaling",
         "guidance_scale",
         "guidance_channels",
         "guidance_interval",

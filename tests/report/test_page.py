@@ -109,12 +109,12 @@ def test_descriptions_of_solver_and_guidance(tree: Any) -> None:
         "guidance_scale": 1.5,
         "network_evaluations": 3,
     }
-    guidance = {"guidance_interval": [0.1, 0.75], "guidance_reference": "start", "epsilon_scaling": 0.06}
+    guidance = {"guidance_interval": [0.1, 0.75], "guidance_reference": "start"}
     items = [replace(plain, **change) for change in ({}, changes, changes | guidance)]
     assert [item.solver for item in items] == [
         "ddim 50",
         "unipc 2, order 3",
-        "unipc 2, order 3, epsilon scaling 0.06",
+        "unipc 2, order 3",
     ]
     assert [item.guided for item in items] == [
         "",

@@ -29,14 +29,14 @@ def test_changes_of_a_run_are_listed(tree_class: Any, tmp_path: Path) -> None:
     assert {run.name: run.changes for run in plain.records().runs}["pretrain"] == {}
     content = tree_class.configuration()
     content["runs"]["pretrain"] |= {
-        "objective": {"prediction_type": "v", "loss_weighting": "min-snr"},
+        "objective": {"prediction_type": "v", "timestep_sampling": "logit-normal"},
         "betas": [0.9, 0.95],
     }
     for name in ("sentinel2", "gaofen2"):
         content["runs"][f"finetune-{name}"] |= {"objective": {"prediction_type": "v"}, "lr_schedule": "cosine"}
     content["runs"]["finetune-gaofen2"] |= {"optimizer": {"kind": "muon", "momentum": 0.9}}
     changes = {run.name: run.changes for run in tree_class(tmp_path / "other", content).records().runs}
-    assert changes["pretrain"] == {"prediction_type": "v", "loss_weighting": "min-snr", "betas": [0.9, 0.95]}
+    assert changes["pretrain"] == {"prediction_type": "v", "timestep_sampling": "logit-normal", "betas": [0.9, 0.95]}
     muon = {"optimizer": "muon", "momentum": 0.9}
     assert changes["finetune-gaofen2"] == {"prediction_type": "v", "lr_schedule": "cosine", **muon}
 

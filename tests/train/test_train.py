@@ -30,7 +30,7 @@ ONE_OF_EACH = {
         "micro_batch_size": 3,
     },
     "v": {
-        "objective": {"prediction_type": "v", "loss_weighting": "min-snr"},
+        "objective": {"prediction_type": "v"},
         "lr_schedule": "cosine",
         "betas": [0.9, 0.95],
     },

@@ -103,15 +103,11 @@ class EvaluationConfig(Settings):
     steps: int = Field(default=250, ge=1, le=1000)
     """Network evaluations per image (before guidance), all of which are used. heun uses two per interval, and with an
     odd number one for the last interval."""
-    epsilon_scaling: float = Field(default=0.0, ge=-0.5, le=0.5)
-    """Additional share of noise to remove: the predicted noise is multiplied by 1 + this x (1 - time), where time is 1
-    at pure noise and 0 at the image. `dithc search-epsilon` finds the value for your network, some
-    hundredths. Values below 0 remove less noise, as Ning et al. (2024) do for networks that receive too much noise."""
     conditions: dict[Condition, Annotated[list[float], Field(min_length=1, max_length=2)]] = {}
     """Values of the run's `conditions` for all images; other conditions are absent. In degrees, days and meters: `{place: [lon,
     lat], season: [day of the year], sun: [elevation, azimuth], gsd: [10], cloud: [0]}`. Guidance acts on the label only."""
     guidance_scale: float = Field(default=1.0, ge=0.0, le=1000.0)
-    """Classifier-free guidance scale; 1 for no guidance."""
+    """Guidance scale; 1 for no guidance. `dithc search-guidance` finds the value for your network."""
     guidance_channels: Literal["all", "first3"] = "all"
     """Guide all latent channels, or the first three, as in the published DiT samples."""
     guidance_interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
@@ -209,7 +205,7 @@ class EvaluationConfig(Settings):
                 )
 
     def _check_scene(self) -> Iterator[str]:
-        for key in ("image_size", "windows", "epsilon_scaling"):
+        for key in ("image_size", "windows"):
             if self.checkpoint == "codec" and getattr(self, key):
                 yield f"`{key}` applies to generated images, and `checkpoint` is codec: leave it out"
         if self.windows is None and self.num_images < 2:

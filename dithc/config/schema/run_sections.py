@@ -179,21 +179,10 @@ class ObjectiveConfig(Settings):
     """Mean of the normal distribution; values above 0 give more noise."""
     logit_std: float = Field(default=1.0, ge=0.01, le=20.0)
     """Standard deviation of the normal distribution."""
-    loss_weighting: Literal["none", "min-snr"] = "none"
-    """Loss weight of a time. none: equal weights; min-snr: the error of the clean image, for each predicted quantity,
-    is weighted by the signal-to-noise ratio of its time, at most `snr_gamma` (noise and v only)."""
-    snr_gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
-    """Largest weight of min-snr."""
 
     def _faults(self) -> Iterator[str]:
-        if self.prediction_type == "flow" and self.loss_weighting != "none":
-            yield (
-                f"`loss_weighting` {self.loss_weighting} requires a noise schedule, not `prediction_type: flow`: leave it out"
-            )
         if self.timestep_sampling == "uniform":
             yield from self._check_unused("timestep_sampling: logit-normal", "logit_mean", "logit_std")
-        if self.loss_weighting == "none":
-            yield from self._check_unused("loss_weighting: min-snr", "snr_gamma")
 
 
 class MaskedTrainingConfig(Settings):

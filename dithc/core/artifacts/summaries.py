@@ -127,7 +127,6 @@ class SampleSummary(TypedDict, total=False):
     sampler: str
     solver_order: Count | None
     steps: Count
-    epsilon_scaling: float
     guidance_scale: float
     guidance_channels: str
     guidance_interval: Interval | None

@@ -69,11 +69,10 @@ def expected(latents: Path, *, predict: str) -> list[float]:
 @pytest.mark.parametrize("predict", ["noise", "v", "flow"])
 @pytest.mark.parametrize("times", ["uniform", "logit-normal"])
 def test_validation_values_are_errors_at_the_midpoints_of_eight_intervals(held, predict, times):
-    weight = "none" if predict == "flow" else "min-snr"
     model = {"preset": "DiT-S/2", "learn_sigma": False}
     found = measure_loss(
         held,
-        objective={"prediction_type": predict, "timestep_sampling": times, "loss_weighting": weight},
+        objective={"prediction_type": predict, "timestep_sampling": times},
         model=model,
         micro_batch_size=3,
     )

@@ -1,6 +1,7 @@
-"""Tests of the search of the epsilon scaling on networks with known errors."""
+"""Tests of the search of the guidance scale on networks with known errors."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ from dithc.config.schema.evaluations import EvaluationConfig
 from dithc.core.integrity import load_checksummed
 from dithc.core.logging import UserError
 from dithc.diffusion import Objective
-from dithc.sample import search_epsilon_scaling
+from dithc.sample import search_guidance_scale
 from dithc.sample.generate import ImageGenerator
 from tests.sample.conftest import write_experiment
 
@@ -33,7 +34,7 @@ class Gaussian:
 
 
 def images_of(network: object, evaluation: EvaluationConfig) -> ImageGenerator:
-    codec = SimpleNamespace(bound=None, decode=lambda x: x, to_rgb=lambda x: x.numpy())
+    codec = SimpleNamespace(bound=None, noise_channels=0, decode=lambda x: x, to_rgb=lambda x: x.numpy())
     settings = {
         "classes": np.array([0]),
         "objective": Objective.of(training.ObjectiveConfig(prediction_type="flow")),
@@ -42,52 +43,60 @@ def images_of(network: object, evaluation: EvaluationConfig) -> ImageGenerator:
     return ImageGenerator(network, codec, evaluation=evaluation, **settings)  # type: ignore[arg-type]
 
 
-class Short(Gaussian):
-    """Network that underestimates the noise, more so near the image, which a scaling of 0.06 corrects."""
+class WrongMean(Gaussian):
+    """Network with means that are wrong by one deviation times `error`; guidance by a worse network corrects them."""
 
-    def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        velocity = super().__call__(x, t, y)
-        remaining = 1 - t.reshape(-1, 1, 1, 1) / 1000
-        noise = (x + remaining * velocity) / (1 + 0.06 * remaining)
-        return velocity - 0.06 * noise
+    def __init__(self, error: float) -> None:
+        self.means = Gaussian.means + error * self.stds
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("network", "expected"), [(Short(), 0.06), (Gaussian(), 0.0)])
-def test_searched_epsilon_scaling_compensates_the_network_error(job, monkeypatch, network, expected) -> None:
+@pytest.mark.parametrize(("error", "expected"), [(1.0, 2.0), (0.0, 1.0)])
+def test_searched_guidance_scale_compensates_the_network_error(job, monkeypatch, error, expected) -> None:
+    """Check that a guide with twice the error needs a scale of 2, and an exact network none."""
     one = job(sampler="heun", steps=60, guidance_scale=1.0, num_images=32)
-    images = images_of(network, one.evaluation)
-    monkeypatch.setitem(search_epsilon_scaling.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
+    images = replace(images_of(WrongMean(error), one.evaluation), guide=WrongMean(2 * error + 0.5 * (error == 0)))
+    monkeypatch.setitem(search_guidance_scale.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
     scored_images: list[np.ndarray] = []
 
     def score(drawn: np.ndarray) -> float:
         scored_images.append(drawn)
-        distances = (drawn - network.means.numpy()) / network.stds.numpy()
-        return float((np.std(distances) - 1) ** 2)
+        distances = (drawn - Gaussian.means.numpy()) / Gaussian.stds.numpy()
+        return float(np.mean(distances) ** 2)
 
-    found = search_epsilon_scaling(one, score=score, images=256)
-    assert found["epsilon_scaling"] == pytest.approx(expected, abs=0.01)
+    found = search_guidance_scale(one, score=score, images=256)
+    assert found["guidance_scale"] == pytest.approx(expected, abs=0.1)
     assert found["searched"]["after"] <= found["searched"]["before"]
     assert found["trials"] + 2 == len(scored_images)
-    assert EvaluationConfig.model_validate(one.evaluation.model_dump() | {"epsilon_scaling": found["epsilon_scaling"]})
+    assert EvaluationConfig.model_validate(one.evaluation.model_dump() | {"guidance_scale": found["guidance_scale"]})
     scored = images.latents(range(32)).numpy()
     assert not any(
         np.array_equal(scored[0], image) for drawn in (scored_images[0], scored_images[-1]) for image in drawn
     )
 
 
-def test_codec_evaluation_rejects_epsilon_scaling_search(job) -> None:
-    with pytest.raises(UserError, match="has no noise to scale"):
-        search_epsilon_scaling(job(sampler="unipc", steps=3, at="codec"), score=lambda drawn: 0.0, images=2)
+def test_codec_evaluation_rejects_the_search(job) -> None:
+    with pytest.raises(UserError, match="has no guidance"):
+        search_guidance_scale(job(sampler="unipc", steps=3, at="codec"), score=lambda drawn: 0.0, images=2)
 
 
 def test_search_command_prints_the_setting_and_writes_a_checksummed_result(
     trained_run, tmp_path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr("dithc.cli.evaluation.search_epsilon.ranks", lambda experiment, expected: nullcontext())
+    monkeypatch.setattr("dithc.cli.evaluation.search_guidance.ranks", lambda experiment, expected: nullcontext())
     evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "num_images": 2}
-    config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "epsilon.json"
-    command = ["search-epsilon", "--config", str(config), "--evaluation", "x", "--out", str(out), "--num-samples", "16"]
+    config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "guidance.json"
+    command = [
+        "search-guidance",
+        "--config",
+        str(config),
+        "--evaluation",
+        "x",
+        "--out",
+        str(out),
+        "--num-samples",
+        "16",
+    ]
     command += [f"--{name}={path}" for name, path in trained_run.items()]
     real = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     requested: list[int] = []
@@ -103,11 +112,9 @@ def test_search_command_prints_the_setting_and_writes_a_checksummed_result(
             return real[rows]
 
     monkeypatch.setattr("dithc.data.Tiles", Tiles)
-    means = lambda images: images.mean((2, 3)).astype(np.float32)  # noqa: E731
-    monkeypatch.setattr("dithc.cli.evaluation.features.open_extractor", lambda experiment, name, trained_run: means)
     assert main(command) == 0
     found = load_checksummed(out.read_text())
-    assert capsys.readouterr().out == f"epsilon_scaling: {found['epsilon_scaling']}\n"
+    assert capsys.readouterr().out == f"guidance_scale: {found['guidance_scale']}\n"
     assert sorted(requested) == list(range(len(real)))
     assert found["images"] == 16
     command[command.index("16")] = "15"

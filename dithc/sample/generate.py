@@ -5,6 +5,7 @@ Legend: N images, Z latent channels, h, w latent; C bands, H, W image.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from dithc.data import Tiles
 from dithc.latents import Codec
 from dithc.model import DiT
 from dithc.sample.parallel import ParallelDenoiser, SamplingGroup, windows
-from dithc.sample.seeds import generator_of, label_of, noise_by_place
+from dithc.sample.seeds import DECODER_DRAW, generator_of, label_of, noise_by_place
 
 OnStep = Callable[[int, int], None]
 """Callback after each step, with the number of finished steps and the total."""
@@ -103,16 +104,18 @@ class ImageGenerator:
         """Return decoded samples, float32 (N, C, H, W) in scaled units, on the team's first rank only."""
         latents = self.latents(indices, on_step=on_step)
         if self.grid is not None:
-            return torch.stack([torch.cat(list(self.rows(latent)), dim=1) for latent in latents])
-        return self.team.decode(self.codec, latents)
+            scenes = zip(latents, indices, strict=True)
+            return torch.stack([torch.cat(list(self.rows(latent, index)), dim=1) for latent, index in scenes])
+        return self.team.decode(self.codec, with_decoder_noise(self.codec, self.evaluation.seed, indices, latents))
 
-    def rows(self, latent: Tensor) -> Iterator[Tensor]:
-        """Decode a scene's latent (Z, h, w) into (C, rows, W) arrays on the team's first rank; a collective call."""
+    def rows(self, latent: Tensor, index: int) -> Iterator[Tensor]:
+        """Decode the latent (Z, h, w) of a scene into (C, rows, W) arrays on the team's first rank; a collective call."""
         height, width = latent.shape[1:]
         tile = self.model.config.size
         if self.codec.reach is not None:  # fewer rows at a time for a wide scene
             tile = min(height, max(MIN_ROWS, min(TILE, TILE_ROWS // width))), min(width, TILE)
-        return windows.decode_by_rows(self.codec, latent, tile=tile, ranks=self.team.members)
+        with_noise = partial(with_decoder_noise, self.codec, self.evaluation.seed, [index])
+        return windows.decode_by_rows(self.codec, latent, tile=tile, ranks=self.team.members, with_noise=with_noise)
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -207,7 +210,7 @@ class ImageGenerator:
 
 
 class CodecReconstructions:
-    """Reconstructions of tiles of the evaluation's split, by index, from the posterior's mean.
+    """Reconstructions of tiles of the evaluation's split, by index: samples of the decoder at the posterior's mean.
 
     The evaluation's seed draws its number of images from the split. `rows` are tiles in the order of the images,
     `steps` the steps of an image, and `team` is the group of ranks that processes a shard together.
@@ -217,7 +220,7 @@ class CodecReconstructions:
     team: SamplingGroup
 
     def __init__(self, codec: Codec, tiles: Tiles, *, evaluation: evaluations.EvaluationConfig) -> None:
-        self.codec, self._tiles, self.team = codec, tiles, SINGLE
+        self.codec, self.seed, self._tiles, self.team = codec, evaluation.seed, tiles, SINGLE
         rows = tiles.rows(evaluation.real_split)
         if len(rows) < 2:
             raise user_error(
@@ -235,10 +238,21 @@ class CodecReconstructions:
     def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
         """Return reconstructions, float32 (N, C, H, W) in scaled units."""
         mean, _ = self.codec.encode(self.codec.input(self._tiles, self.rows[list(indices)]))  # (N, Z, h, w)
-        decoded = self.codec.decode(mean * self.codec.scale)
+        latents = with_decoder_noise(self.codec, self.seed, indices, mean * self.codec.scale)
+        decoded = self.codec.decode(latents)
         if on_step is not None:
             on_step(1, 1)
         return decoded
+
+
+def with_decoder_noise(
+    codec: Codec, seed: int, indices: Sequence[int], latents: Tensor, origin: tuple[int, int] = (0, 0)
+) -> Tensor:
+    """Append the codec's channels of noise, from (seed, index, place), to latents (N, Z, h, w) or crops of them at `origin`."""
+    if not codec.noise_channels:
+        return latents
+    shape = codec.noise_channels, *latents.shape[2:]
+    return torch.cat([latents, noise_by_place(seed, indices, shape, origin=origin)(DECODER_DRAW)], dim=1)
 
 
 Images: TypeAlias = ImageGenerator | CodecReconstructions

@@ -69,8 +69,9 @@ def write_scene(shards: ImageShards, shard: int, images: ImageGenerator, latent:
     `start` is the start time by `time.monotonic`. Raises UserError if the scene is not finite or the disk is full.
     """
     seams = round(images.seams(latent[None]), 4)
+    (index,) = shards.indices(shard)
     if images.team.members.rank > 0:
-        for _ in images.rows(latent):
+        for _ in images.rows(latent, index):
             pass
         return
     shape = images.codec.in_bands, *images.image_size
@@ -82,7 +83,9 @@ def write_scene(shards: ImageShards, shard: int, images: ImageGenerator, latent:
                 temporary = stack.enter_context(atomic_replace(shards.path(shard, kind=kind)))
                 targets.append(_Rows(stack.enter_context(temporary.open("wb")), (channels, *shape[1:]), dtype))
             # Conversion temporarily needs several times the size of the rows (C, rows, W).
-            for rows in chain.from_iterable(torch.split(part, STRIP_ROWS, dim=1) for part in images.rows(latent)):
+            for rows in chain.from_iterable(
+                torch.split(part, STRIP_ROWS, dim=1) for part in images.rows(latent, index)
+            ):
                 image = rows.numpy()
                 shards.check(shard, image[None])
                 targets[0].append(as_stored(image))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 MASK_64 = (1 << 64) - 1
 BLOCK = 32  # side in latent pixels of the area of one generator
+DECODER_DRAW = 1 << 20  # number of the draw for the decoder, which no sampler reaches
 
 
 def _words(seed: int, index: int) -> tuple[int, int]:

@@ -4,6 +4,9 @@ Encoder and decoder are each a matrix, from the principal components (PCA) of pa
 branch with a zero-initialized last layer. An untrained network is thus the best linear codec of its size, and training
 starts there. Convolutions run at latent resolution, with many channels and few places, which suits CPUs.
 
+The decoder's distribution is Gaussian: its mean, and by patch the covariance of the residuals of training tiles, of a strength
+that depends on the decoder's last activations. The mean alone is too smooth: it lacks the parts that latents cannot express.
+
 Legend: N batch, C bands, H, W tile; f side of a patch, P = C f^2 numbers of a patch; Z, h, w latent, h = H / f, w = W / f.
 """
 
@@ -23,10 +26,11 @@ from dithc.core.logging import user_error
 from dithc.core.tensor_files import read_tensors, write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "autoencoder.safetensors"
-FORMAT = "dithc autoencoder 2"
+FORMAT = "dithc autoencoder 3"
 INITIAL_LOGVAR = -6.0  # noise as strong as the signal would hide it for hundreds of steps
 MIN_LOGVAR, MAX_LOGVAR = -30.0, 20.0
 MIN_STD = 1e-4  # of a component of scaled patches; constant components are not amplified
+MAX_NOISE_CHANNELS = 3072  # the square is the size of a stored matrix
 MAX_ACTIVATIONS = 1 << 24  # in the widest layer; several such arrays exist at a time
 
 
@@ -44,6 +48,11 @@ class Sizes:
     def patch(self) -> int:
         """Values per patch (P)."""
         return self.bands * self.downsampling_factor**2
+
+    @property
+    def noise_channels(self) -> int:
+        """Values per patch of the decoder's noise: P, or 0 for patches too large for their covariance."""
+        return self.patch if self.patch <= MAX_NOISE_CHANNELS else 0
 
 
 class Block(nn.Module):
@@ -84,8 +93,14 @@ class Autoencoder(nn.Module):
         )
         self.register_buffer("mean", torch.zeros(latent))
         self.register_buffer("std", torch.ones(latent))
+        self.register_buffer("noise_factor", torch.zeros(sizes.noise_channels, sizes.noise_channels))
+        self.register_buffer("strength", torch.zeros(width + 1))
+        self.register_buffer("strength_range", torch.zeros(2))
         self.mean: Tensor
         self.std: Tensor
+        self.noise_factor: Tensor  # (P, P), of the covariance of residuals of strength 1
+        self.strength: Tensor  # (width + 1), weights and offset of the log strength
+        self.strength_range: Tensor  # (2), of the log strength of training tiles
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,9 +113,29 @@ class Autoencoder(nn.Module):
         return (mean - _column(self.mean)) / _column(self.std), logvar - 2.0 * _column(self.std).log()
 
     def decode(self, z: Tensor) -> Tensor:
-        """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
+        """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped.
+
+        Standard normal noise in `noise_channels` further channels of z selects a sample of the decoder's distribution;
+        without it, the result is the mean.
+        """
+        z, noise = z[:, : self.latent_channels], z[:, self.latent_channels :]
+        patches, hidden = self.decode_patches(z)
+        if noise.shape[1]:
+            sampled = functional.conv2d(noise, self.noise_factor[:, :, None, None])  # (N, P, h, w)
+            patches = patches + self.strength_of(hidden) * sampled
+        return functional.pixel_shuffle(patches, self.downsampling_factor)
+
+    def decode_patches(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return decoded patches, float32 (N, P, h, w), and the last activations (N, width, h, w)."""
         z = (z * _column(self.std) + _column(self.mean)).contiguous(memory_format=torch.channels_last)  # (N, Z, h, w)
-        return functional.pixel_shuffle(self.decoder(z).float() + self._synthesize(z), self.downsampling_factor)
+        hidden = self.decoder[:-1](z)
+        return self.decoder[-1](hidden).float() + self._synthesize(z), hidden
+
+    def strength_of(self, hidden: Tensor) -> Tensor:
+        """Return the residual's deviation (N, 1, h, w) from the last activations, within the range of training tiles."""
+        low, high = self.strength_range.tolist()
+        predicted = functional.conv2d(hidden.float(), self.strength[None, :-1, None, None], self.strength[-1:])
+        return predicted.clamp(low, high).exp()
 
     def linear(self, x: Tensor) -> Tensor:
         """Return the reconstruction of x (N, C, H, W) by the linear parts only."""

@@ -37,6 +37,9 @@ class Codec(ABC):
     keeps_pixels = False  # Whether a latent consists of the pixels of the tile
     bound: float | None = None  # Maximum magnitude of scaled latents; None if unbounded
     reach: int | None = None  # Radius in latent pixels on which a decoded pixel depends; None for the entire latent
+    noise_channels = (
+        0  # Channels of standard normal noise after a latent that select a sample of the decoder's distribution
+    )
 
     def __init__(self, info: dict[str, Any]) -> None:
         self._stretch = BandScaling(info)
@@ -58,7 +61,11 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
-        """Decode scaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
+        """Decode scaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped.
+
+        With `noise_channels` further channels of noise, the result is a sample of the decoder's distribution, without them
+        its mean.
+        """
 
     def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
         """Convert decoded images (N, C, H, W) to uint8 (N, 3, H, W) by the fixed display stretch of real tiles."""
@@ -108,7 +115,8 @@ class KlCodec(Codec):
         super().__init__(info)
         self.net, self.id, self.scale, self.bands = net, id, scale, bands
         self.latent_channels, self.downsampling_factor = net.latent_channels, net.downsampling_factor
-        self.reach = net.reach if isinstance(net, Autoencoder) else None
+        if isinstance(net, Autoencoder):
+            self.reach, self.noise_channels = net.reach, net.sizes.noise_channels
 
     @torch.no_grad()
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

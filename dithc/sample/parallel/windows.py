@@ -26,6 +26,9 @@ from dithc.latents import Codec
 from dithc.sample.parallel.rank_set import SINGLE, RankSet
 from dithc.sample.seeds import MASK_64
 
+WithNoise = Callable[[Tensor, tuple[int, int]], Tensor]
+"""Function of crops (N, Z, h, w) and their origin that appends channels of noise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WindowGrid:
@@ -157,11 +160,14 @@ def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Til
 
 
 @torch.no_grad()
-def decode_by_rows(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: RankSet = SINGLE) -> Iterator[Tensor]:
+def decode_by_rows(
+    codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: RankSet = SINGLE, with_noise: WithNoise | None = None
+) -> Iterator[Tensor]:
     """Yield the image of a latent (Z, H, W) in row blocks (C, rows, f W) on the first rank; no blocks on others.
 
     `tile` is at most the size of the latent; all ranks must exhaust the iterator. Memory holds one row of tiles. The
-    layout depends on the sizes only, so the number of ranks does not change any bit.
+    layout depends on the sizes only, so the number of ranks does not change any bit. `with_noise` appends the decoder's noise
+    to crops of the latent.
     """
     f, finished, width = codec.downsampling_factor, 0, latent.shape[2] * codec.downsampling_factor
     rows, columns = (
@@ -170,7 +176,7 @@ def decode_by_rows(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks
     pending: Tensor | None = None  # (C, rows, f W): from row `finished` on, to which later tiles may add
     for number, row in enumerate(rows):
         block: Tensor | None = None
-        for column, pixels in _tiles(codec, latent, row, columns, ranks=ranks):
+        for column, pixels in _tiles(codec, latent, row, columns, ranks=ranks, with_noise=with_noise):
             if block is None:
                 block = pixels.new_zeros(len(pixels), row.end * f - finished, width)
                 if pending is not None:
@@ -186,7 +192,13 @@ def decode_by_rows(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks
 
 
 def _tiles(
-    codec: Codec, latent: Tensor, row: TileSpan, columns: Sequence[TileSpan], *, ranks: RankSet
+    codec: Codec,
+    latent: Tensor,
+    row: TileSpan,
+    columns: Sequence[TileSpan],
+    *,
+    ranks: RankSet,
+    with_noise: WithNoise | None,
 ) -> Iterator[tuple[TileSpan, Tensor]]:
     """Yield the tiles of a row in order, (C, P, f columns), on the first rank; none on others."""
     f = codec.downsampling_factor
@@ -197,6 +209,8 @@ def _tiles(
         if ranks.rank < len(part):
             column = part[ranks.rank]
             crop = latent[None, :, row.first : row.end, column.first : column.end].contiguous()
+            if with_noise is not None:
+                crop = with_noise(crop, (row.first, column.first))
             tile = codec.decode(crop).float()
             local = tile.new_zeros(*tile.shape[:3], widest)  # of equal shape on all ranks
             local[..., : tile.shape[3]] = tile

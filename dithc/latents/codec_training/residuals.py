@@ -1,0 +1,62 @@
+"""Fit of the decoder's noise to the residuals of training tiles, in closed form.
+
+Legend: N batch, C bands, H, W tile; P numbers of a patch, h, w latent; D width of the decoder.
+"""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dithc.latents.codecs import autoencoder
+
+SMALLEST_SQUARE = 1e-10  # of scaled pixels: residuals below are rounding
+RIDGE = 1e-3  # relative to the mean square of the activations
+NOISE_SHARE = (
+    0.7  # of the residual's deviation: noise looks stronger than structures of equal deviation (docs/quality.md)
+)
+
+
+@torch.no_grad()
+def fit_noise(net: autoencoder.Autoencoder, images: Callable[[], Iterable[Tensor]]) -> None:
+    """Set the decoder's noise from all images (N, C, H, W) in [-1, 1], which are read twice; float64.
+
+    The log of a patch's residual deviation is regressed on the decoder's last activations. Residuals over this strength have a
+    common covariance. The noise of a patch has mean 0 in each band, so that averages over patches remain those of the decoder's
+    mean.
+    """
+    if not net.sizes.noise_channels:
+        return
+    width, patch = net.sizes.hidden_channels, net.sizes.patch
+    count, gram, moment = 0, torch.zeros(width + 1, width + 1).double(), torch.zeros(width + 1).double()
+    low, high = float("inf"), -float("inf")
+    for x in images():
+        residual, hidden = _residual(net, x)
+        target = _rows(residual).square().mean(dim=1).clamp(min=SMALLEST_SQUARE).log() / 2  # (N h w)
+        features = functional.pad(_rows(hidden), (0, 1), value=1.0)  # (N h w, D + 1)
+        count, gram, moment = count + len(target), gram + features.T @ features, moment + features.T @ target
+        low, high = min(low, float(target.min())), max(high, float(target.max()))
+    penalty = RIDGE * gram.diagonal().mean() * torch.eye(width + 1).double()
+    net.strength.copy_(torch.linalg.solve(gram + penalty, moment))
+    net.strength_range.copy_(torch.tensor([low, high]))
+    covariance = torch.zeros(patch, patch).double()
+    for x in images():
+        residual, hidden = _residual(net, x)
+        rows = _rows(residual / net.strength_of(hidden))  # (N h w, P)
+        rows = rows.reshape(len(rows), net.sizes.bands, -1)  # (N h w, C, f^2)
+        rows = (rows - rows.mean(dim=2, keepdim=True)).reshape(len(rows), patch)
+        covariance += rows.T @ rows
+    variances, directions = torch.linalg.eigh(covariance / count)
+    net.noise_factor.copy_(NOISE_SHARE * directions * variances.clamp(min=0.0).sqrt() @ directions.T)
+
+
+def _residual(net: autoencoder.Autoencoder, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return patches of tiles minus reconstructions (N, P, h, w), and the decoder's last activations (N, D, h, w)."""
+    patches, hidden = net.decode_patches(net.encode(x)[0])
+    return functional.pixel_unshuffle(x, net.downsampling_factor) - patches, hidden
+
+
+def _rows(values: Tensor) -> Tensor:
+    """Return the values (N, D, h, w) of each place in float64, (N h w, D)."""
+    return values.movedim(1, -1).reshape(-1, values.shape[1]).double()

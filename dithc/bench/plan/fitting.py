@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
-from dithc.engine.cost import memory, plans
+from dithc.engine.cost import memory, plans, workload
 
 MICRO_BATCH = ("batch", "forward", "backward")
 REHEARSED_PARAMETERS, MIN_BLOCKS = 30e6, 2  # more weights than caches hold, and less than take long to allocate
@@ -107,14 +107,17 @@ def with_common_calls(
 ) -> dict[plans.Arrangement, plans.RankCosts]:
     """Reduce the noise in the time of micro-batches by means over equal work.
 
-    Sharding of the state does not affect micro-batches. The share of the call in a micro-batch of one image is common to all
-    arrangements that divide layers, and to all others. A single pair of sizes determines it too roughly to extrapolate.
+    Sharding of the state does not affect micro-batches, and recomputation adds the time of a forward pass. The share of the
+    call in a micro-batch of one image is common to all arrangements that divide layers, and to all others. A single pair of
+    sizes determines it too roughly to extrapolate.
     """
     shares: dict[bool, list[float]] = {True: [], False: []}
     for name, one in costs.items():
         shares[name[0] == "dp+tp"] += (one.images - 1) * [
             one.call_seconds / one.seconds(1)
         ]  # weighted by the distance of sizes
+    forward = [one.forward_share for name, one in costs.items() if name[3] == "none"]
+    work = {"none": 1.0, "block": 1.0 + median(forward or [workload.FORWARD_SHARE])}
     found: dict[plans.Arrangement, plans.RankCosts] = {}
     for name, one in costs.items():
         known = shares[name[0] == "dp+tp"] or shares[False]
@@ -123,12 +126,13 @@ def with_common_calls(
             continue
         share = median(known)
         units = [
-            other.seconds(size) / (share + (1 - share) * size)  # of a micro-batch of one image
+            other.seconds(size) / (share + (1 - share) * size) / work[equal[3]]  # of a micro-batch of one image
             for equal, other in costs.items()
             for size in {1, other.images}
-            if (equal[:2], equal[3]) == (name[:2], name[3])
+            if equal[:2] == name[:2]
         ]
-        found[name] = replace(one, call_seconds=share * fmean(units), image_seconds=(1 - share) * fmean(units))
+        unit = work[name[3]] * fmean(units)
+        found[name] = replace(one, call_seconds=share * unit, image_seconds=(1 - share) * unit)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from dithc.core.units import GIB
 from dithc.engine.cost import estimates, plans, records
 
+TIME_OVER = "the time for rehearsals is over"  # reason of a skipped arrangement
 CATEGORIES = ("weights", "gradients", "optimizer", "averages", "activations", "snapshot", "process")
 SHOWN, SHOWN_REJECTED = 10, 6
 SOURCES = {
@@ -33,7 +34,7 @@ def format_plan(table: estimates.PlanTable, record: Mapping[str, Any]) -> str:
     """Format the choice, its parts, the next nine plans, rejected plans, limits, and the sources of the numbers."""
     best = table.best
     if best is None:
-        fix = "  fix: more nodes or memory, or a smaller global_batch_size, as the reasons require"
+        fix = "  fix: more memory, or another number of nodes or global_batch_size, as the reasons require"
         return "\n".join(["no plan fits", *_rejected(table), fix, *_sources(record)])
     return "\n".join(
         [*_choice(table, best, record), "", *_plans(table, best), *_rejected(table), "", *_sources(record)]
@@ -46,6 +47,8 @@ def _choice(table: estimates.PlanTable, best: estimates.PlanEstimate, record: Ma
     millions = task.run.model.parameters / 1e6
     yield f"{task.name}: {task.run.model.preset}, {millions:.3g} M parameters, {task.run.global_batch_size} images per step"
     yield f"  choice   {best.plan}"
+    if late := sum(TIME_OVER in line for line in record["sources"]["skipped"]):
+        yield f"  warning  {late} kind(s) of plans were not measured in this time, see `skipped`: raise --seconds"
     yield (
         f"  step     {best.seconds:.3g} s, {low:.3g} to {high:.3g} s expected ({SOURCES[best.source]}): computing "
         f"{best.computing:.3g}, exposed exchange {best.exposed:.3g}, file tier {best.stall:.2g}, saving {best.saving:.2g} s"

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from dithc.bench.plan.fitting import fit, node_bytes, scaled, shortened, with_common_calls, with_common_images
+from dithc.bench.plan.plan_text import TIME_OVER
 from dithc.bench.training import TrainingResult, TrainingVariant, run_training
 from dithc.config import training
 from dithc.core.logging import progress
@@ -155,7 +156,7 @@ class Rehearsals:
             free = self.node.memory_bytes / GIB
             self.skipped[name] = f"needs {ranks * needed.total / GIB:.1f} GiB, {free:.1f} GiB are free"
         elif images < 1:
-            self.skipped[name] = "the time for rehearsals is over"
+            self.skipped[name] = TIME_OVER
         return name in self.skipped
 
     def _images(self, data_ranks: int, share: int, *, left: int, launches: int) -> int:

@@ -234,7 +234,7 @@ def rejection_reason(plan: TrainingPlan, task: TrainingTask, facts: PlanFacts) -
     if (shared := tensor_ranks(plan, facts)) > 1 and heads % shared:
         return f"{heads} attention heads for {shared} ranks"
     if plan.sharding != "none" and (plan.strategy == "dp+tp" or plan.ranks == 1):
-        return "one rank has the whole state" if plan.ranks == 1 else "dp+tp does not shard the optimizer state"
+        return "sharding requires several ranks" if plan.ranks == 1 else "dp+tp does not shard the optimizer state"
     if plan.sharding == "node" and (plan.nodes == 1 or plan.ranks_per_node == 1):
         return "zero1 is the same on one node" if plan.nodes == 1 else "sharding node needs several ranks per node"
     if plan.nodes > 1 and facts.links is None:

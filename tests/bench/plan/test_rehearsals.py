@@ -95,6 +95,15 @@ def test_micro_batches_have_the_share_of_calls_of_the_larger_sizes():
     assert fitting.with_common_calls({NAME: single}) == {NAME: single}
 
 
+def test_recomputation_adds_the_time_of_a_forward_pass():
+    plain = plans.RankCosts(call_seconds=1.0, image_seconds=3.0, images=4, forward_share=0.25)
+    slow = plans.RankCosts(call_seconds=1.5, image_seconds=3.5, images=4, forward_share=0.4)
+    names: list[plans.Arrangement] = [("cftp", 1, "none", recompute) for recompute in ("none", "block")]
+    found = fitting.with_common_calls(dict(zip(names, (plain, slow), strict=True)))
+    for size in (1, 8):
+        assert found[names[1]].seconds(size) == pytest.approx(1.25 * found[names[0]].seconds(size))
+
+
 @pytest.mark.parametrize(("preset", "blocks"), [("DiT-S/2", 12), ("DiT-B/2", 3), ("DiT-XL/2", 2)])
 def test_large_networks_are_rehearsed_with_few_blocks_and_scaled(preset, blocks):
     task = task_of(preset)
@@ -145,7 +154,7 @@ def test_text_contains_choice_differences_rejections_and_sources():
         "rejected ",
         "larger ",
         "cftp: each rank has all weights",
-        "one rank has the whole state",
+        "sharding requires several ranks",
         "2 hours",
     ):
         assert part in text

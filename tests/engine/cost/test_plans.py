@@ -127,7 +127,7 @@ def test_limit_below_every_plan_rejects_all_with_the_needed_memory():
     ("settings", "reason"),
     [
         ({"cores": 1}, "2 ranks on the 1 cores of a node"),
-        ({}, "one rank has the whole state"),
+        ({}, "sharding requires several ranks"),
         ({}, "dp+tp does not shard the optimizer state"),
     ],
 )

@@ -36,9 +36,9 @@ def experiment_of(tmp_path: Path, strategy: str = "auto") -> ExperimentConfig:
 
 def write(tmp_path: Path, name: str, *, micro_batch: int, machine: dict) -> None:
     runs = {name: {"micro_batch_size": micro_batch, "activation_checkpointing": "block"}}
-    records.write_plan(
-        records.plan_path(tmp_path / "x", name), {"plans": [{}], "settings": {"machine": machine, "runs": runs}}
-    )
+    network = records.network_settings(experiment_of(tmp_path).runs[name])
+    record = {"plans": [{}], "network": network, "settings": {"machine": machine, "runs": runs}}
+    records.write_plan(records.plan_path(tmp_path / "x", name), record)
 
 
 def test_plan_of_the_largest_run_sets_the_machine_and_each_plan_its_run(tmp_path):
@@ -59,6 +59,22 @@ def test_given_strategy_ignores_plans(tmp_path):
 def test_auto_without_a_plan_is_an_error_with_the_command(tmp_path):
     write(tmp_path, "small", micro_batch=1, machine=MACHINE)
     with pytest.raises(UserError, match="dithc plan --config FILE --run large"):
+        with_plans(experiment_of(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["large", "small"])
+@pytest.mark.parametrize("fault", ["damaged", "for other settings of the run"])
+def test_invalid_plan_is_an_error_with_its_reason(tmp_path, name, fault):
+    for run in ("large", "small"):
+        write(tmp_path, run, micro_batch=1, machine=MACHINE)
+    path = records.plan_path(tmp_path / "x", name)
+    if fault == "damaged":
+        path.write_text(path.read_text()[:-20])
+    else:
+        record = dict(records.read_plan(path))
+        record.pop("checksum", None)
+        records.write_plan(path, record | {"network": record["network"] | {"global_batch_size": 9}})
+    with pytest.raises(UserError, match=f"is {fault}(.|\n)*--run {name}"):
         with_plans(experiment_of(tmp_path))
 
 

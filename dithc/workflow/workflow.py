@@ -76,11 +76,14 @@ class Workflow(ExperimentGraph):
             if target in known or any(rule.is_producer(path) for rule in rules):
                 continue
             near = get_close_matches(target, dict.fromkeys([*known, *self.manifests]), n=3, cutoff=0.5)
+            is_config = target.endswith((".yaml", ".yml"))
             error = user_error(
                 "unknown target of the run",
                 got=target,
                 expected=", ".join(near or ["all", f"{self.root}/report.html"]),
-                fix="correct the target; `snakemake --list` lists all rules",
+                fix=f"add `--configfile {target}`"
+                if is_config
+                else "correct the target; `snakemake --list` lists all rules",
             )
             sys.stdout.flush()  # output of Snakemake
             log.error(str(error))

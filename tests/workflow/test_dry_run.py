@@ -72,6 +72,7 @@ def test_unknown_targets_are_reported_with_the_closest_targets(project: Path) ->
         "results/demo/tiles/sentinel2": "results/demo/tiles/sentinel2/manifest.json",
         "results/demo/tiles/sentinel3/manifest.json": "results/demo/tiles/sentinel2/manifest.json",
         "sample": "all_samples",  # a rule with wildcards
+        "reduced.yaml": "all",
     }
     dithc = str(Path(sys.executable).parent / "dithc")
     line = [dithc, "run", "--profile", "profiles/local", "--configfile", "reduced.yaml", "--", *near, "all_tiles"]
@@ -83,3 +84,4 @@ def test_unknown_targets_are_reported_with_the_closest_targets(project: Path) ->
         message = done.stdout.partition(f"got:      {target}\n")[2].splitlines()
         assert expected in message[0].partition("expected: ")[2].split(", ")
         assert "fix:" in message[1]
+    assert "fix:      add `--configfile reduced.yaml`\n" in done.stdout

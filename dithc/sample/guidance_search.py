@@ -34,8 +34,8 @@ def search_guidance_scale(
         images: N of each half.
 
     Returns:
-        `guidance_scale` (1 without an improvement), settings of the search, and scores: `searched` on the first half,
-        `unseen` on the second; `before` without guidance, `after` with it.
+        `guidance_scale` (1 without an improvement of unseen images), settings of the search, and scores: `searched` on the
+        first half, `unseen` on the second; `before` without guidance, `after` with it.
     """
     start = time.monotonic()
     config = job.evaluation
@@ -53,7 +53,7 @@ def search_guidance_scale(
 
     def score_at(scale: float, indices: Sequence[int]) -> float:
         changed, parts = opened.changed(**(PLAIN if scale == 1.0 else {"guidance_scale": scale})), []
-        with progress(total=len(indices), label=f"guidance {scale:.2f}", unit="image") as bar:
+        with progress(total=len(indices), label=f"scale {scale:.2f}", unit="image") as bar:
             for part in batches(indices, config.batch_size):
                 parts.append(changed.codec.to_rgb(changed.images(part)))
                 bar.update(len(part))
@@ -69,7 +69,8 @@ def search_guidance_scale(
     scale = round(float(best.x), 2) if best.fun < before else 1.0
     unseen = {"before": score_at(1.0, second), "after": score_at(scale, second)}
     if unseen["after"] > unseen["before"]:
-        log.warning("this guidance does not improve unseen images: search on more images")
+        log.warning(f"guidance of scale {scale} does not improve unseen images: keep 1, or search on more images")
+        scale = 1.0
     return {
         "guidance_scale": scale,
         "searched": {"before": before, "after": min(before, float(best.fun))},

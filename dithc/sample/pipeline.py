@@ -95,9 +95,17 @@ def sample(job: SamplingJob, group: Group) -> dict[str, Any] | None:
 
 
 def inputs_of(job: SamplingJob) -> dict[str, str]:
-    """Return the digest of each input manifest, by path."""
+    """Return the digest of each input manifest, by path; UserError for the checkpoint of another run."""
     stages = ((job.checkpoint, "train"), (job.latents, "latents"), (job.tiles, "tiles"), (job.codec, "codec"))
-    return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages if path is not None}
+    manifests = {str(path): Manifest.read(path, stage=stage) for path, stage in stages if path is not None}
+    if job.checkpoint is not None and (name := manifests[str(job.checkpoint)].name) != job.evaluation.run:
+        raise user_error(
+            f"checkpoint of evaluation {job.name} is of another run",
+            got=name,
+            expected=job.evaluation.run,
+            fix="pass a manifest of this run, or select another evaluation",
+        )
+    return {path: manifest.digest for path, manifest in manifests.items()}
 
 
 def _open_codec(job: SamplingJob) -> tuple[CodecReconstructions, dict[str, Any]]:

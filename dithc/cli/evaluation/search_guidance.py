@@ -30,7 +30,7 @@ log = get_logger("dithc.search-guidance")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="checksummed JSON file of the result")
-    count = f"images of the search (default {IMAGES}); as many for validation"
+    count = f"images of the search ({MIN_IMAGES} or more, default {IMAGES}); as many for validation"
     parser.add_argument("--num-samples", type=int, default=IMAGES, metavar="N", help=count)
 
 
@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
         raise user_error("--num-samples", got=count, expected=expected, fix=fix)
     experiment = load(args.config)
     job = job_of(experiment, args)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     with ranks(experiment, expected=1):
         result = search_guidance_scale(job, score=_detectability(args.tiles, seed=experiment.seed), images=count)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     outputs.write(args.out, dump_checksummed(result))
     scores = result["unseen"]
     log.info(f"AUC of other images: {scores['before']:.3f} without, {scores['after']:.3f} with guidance; {args.out}")

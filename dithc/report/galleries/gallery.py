@@ -134,7 +134,7 @@ def _pairs(records: ReportRecords, dataset: DatasetRecord, item: EvaluationRecor
     assert images is not None
     tiles = RealTiles(dataset.tiles_folder, seed=records.seed + 1, max_tiles=PAIRS).rgb(PAIRS)
     pairs = list(zip(tiles, images[SHOWN:], strict=False)) if tiles.shape[1:] == images.shape[1:] else []
-    is_above = np.random.default_rng(records.seed).random(len(pairs)) < 0.5
+    is_above = np.random.default_rng([records.seed, *dataset.name.encode()]).random(len(pairs)) < 0.5
     ordered = [pair if above else pair[::-1] for pair, above in zip(pairs, is_above, strict=True)]
     pictures = []
     for first in range(0, len(ordered), PAIRS_BY_ROW):

@@ -13,9 +13,8 @@ from dithc.latents.codecs import autoencoder
 
 SMALLEST_SQUARE = 1e-10  # of scaled pixels: residuals below are rounding
 RIDGE = 1e-3  # relative to the mean square of the activations
-NOISE_SHARE = (
-    0.7  # of the residual's deviation: noise looks stronger than structures of equal deviation (docs/quality.md)
-)
+# Of the deviation of residuals: noise looks stronger than structures of equal deviation (docs/quality.md).
+NOISE_SHARE = 0.5
 
 
 @torch.no_grad()

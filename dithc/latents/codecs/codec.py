@@ -37,9 +37,7 @@ class Codec(ABC):
     keeps_pixels = False  # Whether a latent consists of the pixels of the tile
     bound: float | None = None  # Maximum magnitude of scaled latents; None if unbounded
     reach: int | None = None  # Radius in latent pixels on which a decoded pixel depends; None for the entire latent
-    noise_channels = (
-        0  # Channels of standard normal noise after a latent that select a sample of the decoder's distribution
-    )
+    noise_channels = 0  # Channels of noise after a latent that select a sample of the decoder's distribution
 
     def __init__(self, info: dict[str, Any]) -> None:
         self._stretch = BandScaling(info)

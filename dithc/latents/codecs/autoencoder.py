@@ -121,6 +121,7 @@ class Autoencoder(nn.Module):
         z, noise = z[:, : self.latent_channels], z[:, self.latent_channels :]
         patches, hidden = self.decode_patches(z)
         if noise.shape[1]:
+            noise = noise.contiguous(memory_format=torch.channels_last)  # sums independent of the number of threads
             sampled = functional.conv2d(noise, self.noise_factor[:, :, None, None])  # (N, P, h, w)
             patches = patches + self.strength_of(hidden) * sampled
         return functional.pixel_shuffle(patches, self.downsampling_factor)
@@ -134,7 +135,7 @@ class Autoencoder(nn.Module):
     def strength_of(self, hidden: Tensor) -> Tensor:
         """Return the residual's deviation (N, 1, h, w) from the last activations, within the range of training tiles."""
         low, high = self.strength_range.tolist()
-        predicted = functional.conv2d(hidden.float(), self.strength[None, :-1, None, None], self.strength[-1:])
+        predicted = (hidden.float() * _column(self.strength[:-1])).sum(dim=1, keepdim=True) + self.strength[-1]
         return predicted.clamp(low, high).exp()
 
     def linear(self, x: Tensor) -> Tensor:

@@ -75,6 +75,19 @@ def test_strength_stays_within_the_range_of_training(net: Autoencoder) -> None:
     assert float(residual.std()) < 2 * DEVIATIONS[1]
 
 
+def test_samples_are_independent_of_the_number_of_threads(net: Autoencoder) -> None:
+    """Check that ranks with other numbers of cores decode equal bits."""
+    z = torch.randn(1, 2, 40, 32, generator=torch.Generator().manual_seed(3))
+    latent, threads, found = torch.cat([z, noise_of(net, z)], dim=1), torch.get_num_threads(), []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            found.append(net.decode(latent))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
 def test_fit_is_reproducible(net: Autoencoder) -> None:
     again = fitted()
     assert all(torch.equal(a, b) for a, b in zip(net.buffers(), again.buffers(), strict=True))

@@ -61,6 +61,7 @@ PUBLIC = {
     "dithc.bench.resume",
     "dithc.bench.plan",
     "dithc.bench.simulate",
+    "dithc.bench.training.turns",
     "dithc.data.export",
     "dithc.data.export.lazy_arrays",
     "dithc.data.export.open_stage",

@@ -1,7 +1,8 @@
-"""Exit statuses and signals of dithc's commands, and the process tree of this machine from /proc."""
+"""Exit statuses and signals of dithc's commands, the process tree of this machine from /proc, and turns of processes."""
 
 import ctypes
 import signal
+import time
 from pathlib import Path
 
 STOPPED = 75  # stopped and saved: run again (EX_TEMPFAIL of sysexits.h)
@@ -47,3 +48,45 @@ def descendants(pid: int, *, proc: Path = Path("/proc")) -> list[int]:
     for parent in pids:
         pids += children.get(parent, ())
     return pids[1:]
+
+
+class Turns:
+    """Steps of a process that its starter allows, so that processes on the same cores work in turns.
+
+    The starter raises the number of allowed steps in a file. All ranks of the process wait for it, and one of them reports the
+    finished steps in a second file. Waiting processes sleep.
+    """
+
+    PAUSE_SECONDS, LONGEST_WAIT_SECONDS = 0.05, 600.0
+
+    def __init__(self, file: Path) -> None:
+        self._allowed, self._finished = file, file.with_suffix(".finished")
+
+    def allow(self, steps: int) -> None:
+        """Allow this number of steps since the start; 0 ends the process."""
+        _replace(self._allowed, steps)
+
+    def report(self, steps: int) -> None:
+        """Report the number of finished steps."""
+        _replace(self._finished, steps)
+
+    @property
+    def finished(self) -> int | None:
+        """Number of finished steps; None before the process waits for the first one."""
+        return int(self._finished.read_text()) if self._finished.exists() else None
+
+    def wait(self, finished: int) -> bool:
+        """Wait until more steps are allowed than have been finished; return False at the end, or without a starter."""
+        last = time.monotonic() + self.LONGEST_WAIT_SECONDS
+        while time.monotonic() < last:
+            allowed = int(self._allowed.read_text()) if self._allowed.exists() else None
+            if allowed is not None and (allowed == 0 or allowed > finished):
+                return allowed > 0
+            time.sleep(self.PAUSE_SECONDS)
+        return False
+
+
+def _replace(file: Path, number: int) -> None:
+    temporary = file.with_suffix(file.suffix + ".tmp")
+    temporary.write_text(str(number))
+    temporary.replace(file)

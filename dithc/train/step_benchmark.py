@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from dithc.config import MachineConfig, training
 from dithc.core.logging import user_error
+from dithc.core.processes import Turns
 from dithc.diffusion import Objective
 from dithc.engine import hcops
 from dithc.engine.comm import Group, traffic
@@ -24,7 +27,7 @@ from dithc.engine.numa import PeakMemory, peak_rss_bytes, reset_peak_rss
 from dithc.latents import Batch
 from dithc.train.memory_tiers import MEMORY, TrainingMemory
 from dithc.train.pipeline import init_model, trainer_of
-from dithc.train.step import Trainer, autocast_context
+from dithc.train.step import Trainer
 from dithc.train.strategies import Strategy, make_rank_grid
 
 SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
@@ -32,8 +35,6 @@ LARGE_PRIME = 1_000_003  # larger than any batch
 Operators = Literal["default", "products", "torch"]
 # Matrix products of linear layers with their fused ends, and the operators of the ends' gradients.
 PRODUCTS = ("linear", "linear_gelu", "linear_gate_residual", "mlp", "gelu", "gate_residual")
-# Reference product that detects other load: rows per thread, shortest measurement, allowed ratio to the fastest, repetitions.
-PACE_ROWS, PACE_SECONDS, PACE_RATIO, PACE_REPEATS = 1024, 0.1, 1.15, 10
 EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "comm_bytes")  # keys of a step's metrics
 
 
@@ -55,12 +56,13 @@ class StepBenchmark:
     recompute: Literal["none", "block"] = "none"
     memory: training.MemoryConfig = field(default_factory=training.MemoryConfig)
     warmup: int = 2  # untimed steps; 2 for valid times, because memory is first touched, then reused
-    steps: int = 3  # timed steps
+    steps: int = 3  # timed steps; 0 to measure only the memory of `micro_batches`
     seed: int = 0
     run_settings: Mapping[str, Any] = field(default_factory=dict)  # further settings of a run, such as `optimizer`
     shape: tuple[int, int, int] = SHAPE
     num_classes: int = NUM_CLASSES
     micro_batches: tuple[int, ...] = ()  # sizes that alternate from step to step; none for the share of a rank
+    turns: str = ""  # file of allowed steps (`Turns`), instead of `steps`
     pairs: int = 0  # further timed steps, each with one without communication, so that weights differ between ranks
 
 
@@ -103,7 +105,7 @@ def benchmark_steps(
         UserError: no step of warm-up or timing, ranks that cannot share the work, or pairs with ranks that share
             layers.
     """
-    if settings.warmup < 1 or settings.steps < 1:
+    if settings.warmup < 1 or settings.steps < (not settings.micro_batches):
         got = f"{settings.warmup} and {settings.steps}"
         raise user_error(
             "warm-up steps and timed steps", got=got, expected="at least 1 of each", fix="raise both numbers"
@@ -117,11 +119,8 @@ def benchmark_steps(
         warm()
     group.barrier()
     seconds, phases, sent_before, faults = [], [], traffic.sent(), _page_faults()
-    pace = _Pace(trainer, group) if settings.micro_batches else None
-    for number in range(settings.warmup + 1, settings.warmup + settings.steps + 1):
+    for number in _numbers(settings, group):
         images = _set_micro_batch(trainer, settings, number)
-        if pace is not None:
-            pace.wait()
         start = time.perf_counter()
         with _phases(trainer) as timed_phases:
             rows.append(trainer.step(number))
@@ -129,10 +128,10 @@ def benchmark_steps(
         phases.append({"images": images, "share": trainer.shares[0], "seconds": timed_phases})
     sent = asdict(traffic.sent().since(sent_before))
     local: dict[str, Any] = {
-        "sent": {name: None if value is None else value / settings.steps for name, value in sent.items()}
+        "sent": {name: None if value is None else value / max(1, len(seconds)) for name, value in sent.items()}
     }
     timed = rows[settings.warmup :]
-    local["page_faults"] = (_page_faults() - faults) / settings.steps
+    local["page_faults"] = (_page_faults() - faults) / max(1, len(seconds))
     local["exchange"] = {name: [row[name] for row in timed] for name in EXCHANGE if all(name in row for row in timed)}
     local |= _managed(trainer.memory, timed)
     peak = peak_rss_bytes()
@@ -154,6 +153,29 @@ def benchmark_steps(
     }
 
 
+def _numbers(settings: StepBenchmark, group: Group) -> Iterator[int]:
+    """Yield the numbers of the timed steps: `steps`, or as many as the starting process allows in turns."""
+    first = settings.warmup + 1
+    if not settings.turns:
+        yield from range(first, first + settings.steps)
+        return
+    for finished in count(1):  # the preparation is the first turn
+        if not _has_turn(settings, group, finished):
+            return
+        yield first + finished - 1
+
+
+def _has_turn(settings: StepBenchmark, group: Group, finished: int) -> bool:
+    """Report finished turns, and wait for the next one; return False if there is none."""
+    turns = Turns(Path(settings.turns))
+    group.barrier()
+    if group.rank == 0:
+        turns.report(finished)
+    is_next = turns.wait(finished)
+    group.barrier()
+    return is_next
+
+
 def _warm_up(trainer: Trainer, settings: StepBenchmark) -> tuple[list[dict[str, float]], list[dict[str, int]]]:
     """Run the untimed steps; return their metrics, and the peak memory with each size of a micro-batch."""
     rows, peaks, shares = [], [{"images": 0, **asdict(PeakMemory.read())}], trainer.shares
@@ -165,7 +187,7 @@ def _warm_up(trainer: Trainer, settings: StepBenchmark) -> tuple[list[dict[str, 
         rows.append(trainer.step(number))
         peaks.append({"images": images, **asdict(PeakMemory.read())})
         trainer.divide(shares)
-    if len(settings.micro_batches) > 1:
+    if len(settings.micro_batches) > 1 and (settings.turns or settings.steps):
         _set_micro_batch(trainer, settings, 1)
         trainer.step(settings.warmup)  # the first step that adds gradients of two micro-batches allocates memory
     return rows, peaks
@@ -179,34 +201,6 @@ def _set_micro_batch(trainer: Trainer, settings: StepBenchmark, number: int) -> 
         share = [2 * images] * len(trainer.shares)  # the first without the exchange of gradients, the second with it
         trainer.divide(share if len(settings.micro_batches) > 1 else trainer.shares)
     return trainer.run.micro_batch_size or max(trainer.shares)
-
-
-class _Pace:
-    """Wait until a reference product has its usual speed on all ranks, because bursts of other load last some seconds."""
-
-    def __init__(self, trainer: Trainer, group: Group) -> None:
-        width = trainer.state.model.config.hidden_size
-        self._run, self._group, self._weight = trainer.run, group, torch.zeros(4 * width, width)
-        self._x = torch.zeros(PACE_ROWS * torch.get_num_threads(), width)
-        self._fastest = min(self._seconds() for _ in range(3))
-
-    def wait(self) -> None:
-        """Return if the product is at most PACE_RATIO times as slow as the fastest, or after PACE_REPEATS measurements."""
-        for _ in range(PACE_REPEATS):
-            seconds = self._seconds()
-            self._fastest = min(self._fastest, seconds)
-            if not self._group.any(seconds > PACE_RATIO * self._fastest):
-                return
-
-    @torch.no_grad()
-    def _seconds(self) -> float:
-        """Return the seconds of a product."""
-        calls, start = 0, time.perf_counter()
-        with autocast_context(self._run):
-            while (elapsed := time.perf_counter() - start) < PACE_SECONDS:
-                hcops.linear(self._x, self._weight)
-                calls += 1
-        return elapsed / calls
 
 
 @contextmanager
@@ -228,8 +222,13 @@ def _phases(trainer: Trainer) -> Iterator[list[tuple[str, float]]]:
 
 
 def benchmark_in_sequence(settings: Sequence[StepBenchmark], group: Group) -> list[dict[str, Any]]:
-    """Run several measurements in one process, each from free memory; return their results as `benchmark_steps`."""
+    """Run several measurements in one process, each from free memory; return their results as `benchmark_steps`.
+
+    With turns, the first turn covers all work before the timed steps.
+    """
     results = []
+    if any(not _has_turn(one, group, 0) for one in settings if one.turns):
+        return []
     for one in settings:
         _release_memory()
         results.append(benchmark_steps(one, group))

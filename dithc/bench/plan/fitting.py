@@ -3,18 +3,18 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
-from dithc.engine.cost import memory, plans, workload
+from dithc.engine.cost import memory, plans
 
 MICRO_BATCH = ("batch", "forward", "backward")
 REHEARSED_PARAMETERS, MIN_BLOCKS = 30e6, 2  # more weights than caches hold, and less than take long to allocate
 # The part of a micro-batch that is proportional to its images, at least; noise may hide it.
 MIN_IMAGE_SHARE = 0.3
 MIN_SPREAD = 0.05
-# On measured memory, because peaks of other micro-batches differ by 1%; with tensor parallelism they were up to 9% higher.
-MEMORY_MARGIN, TENSOR_MARGIN = 1.01, 1.09
+# On measured memory, because peaks of other micro-batches differ by 2%; with tensor parallelism they were up to 9% higher.
+MEMORY_MARGIN, TENSOR_MARGIN = 1.02, 1.09
 
 
 def shortened(task: plans.TrainingTask) -> plans.TrainingTask:
@@ -45,18 +45,13 @@ def scaled(
     return found
 
 
-def fit(
-    result: Mapping[str, Any],
-    task: plans.TrainingTask,
-    name: plans.Arrangement,
-    *,
-    sizes: Sequence[int],
-    tensor_ranks: int,
+def time_costs(
+    result: Mapping[str, Any], name: plans.Arrangement, *, sizes: Sequence[int], tensor_ranks: int
 ) -> plans.RankCosts:
-    """Return the costs of a rank from the JSON of a rehearsal with micro-batches of `sizes` (ascending): medians."""
-    ranks, rows = name[1], result["each_rank"]
-    steps = [_Step.of(step) for row in rows for step in row["phases"]]
-    first = {size: median(seconds for step in steps for seconds in step.without_exchange(size)) for size in sizes}
+    """Return the times of a rank without recomputation from the JSON of a rehearsal with micro-batches of `sizes`: medians."""
+    exchanges = name[1] > tensor_ranks
+    steps = [_Step.of(step, exchanges=exchanges) for row in result["each_rank"] for step in row["phases"]]
+    first = {size: median(seconds for step in steps for seconds in step.alone if size in step.sizes) for size in sizes}
     small, large = min(sizes), max(sizes)
     image = (first[large] - first[small]) / (large - small) if large > small else first[large] / large
     image = min(max(image, MIN_IMAGE_SHARE * first[large] / large), first[large] / large)
@@ -65,75 +60,62 @@ def fit(
     expected = [sum(call + image * size for size in step.sizes) + update for step in steps[: len(result["seconds"])]]
     waits = [seconds - whole for seconds, whole in zip(result["seconds"], expected, strict=True)]
     wait = max(0.0, median(waits))
-    if ranks == 1:  # without an exchange, the rest of a step is work of the rank
+    if name[1] == 1:  # without an exchange, the rest of a step is work of the rank
         update, wait = update + wait, 0.0
-    peaks = range(len(rows[0]["peaks"]))
-    _, *nodes = (node_bytes([row["peaks"][index] for row in rows]) / ranks for index in peaks)
-    bytes_of_image = (nodes[-1] - nodes[0]) / (large - small) if large > small else None
-    costs = plans.RankCosts(
-        call_seconds=call,
-        image_seconds=image,
+    forward = median(step.forward for step in steps)
+    repeated = forward if name[3] == "block" else 0.0  # share of the forward pass that is repeated
+    return plans.RankCosts(
+        call_seconds=call * (1 - repeated),
+        image_seconds=image * (1 - repeated),
         update_seconds=update,
         exposed_seconds=wait,
-        forward_share=median(step.forward[0] / step.seconds[0] for step in steps),
+        forward_share=forward / (1 - repeated),
         images=large,
-        image_bytes=bytes_of_image,
         spread=max(MIN_SPREAD, *(abs(wait) / whole for wait, whole in zip(waits, expected, strict=True))),
     )
-    margin = TENSOR_MARGIN if name[0] == "dp+tp" else MEMORY_MARGIN
-    process = margin * nodes[-1] - _bytes_without_process(costs, task, name, tensor_ranks, large)
-    return replace(costs, process_bytes=process)
 
 
-def _bytes_without_process(
-    costs: plans.RankCosts, task: plans.TrainingTask, name: plans.Arrangement, tensor_ranks: int, images: int
-) -> float:
+def derived(times: plans.RankCosts, name: plans.Arrangement) -> plans.RankCosts:
+    """Return the times of an arrangement of the same ranks: recomputation repeats the forward pass, shards divide the update."""
     _, ranks, sharding, recompute = name
-    return memory.rank_memory(
+    work = 1 + times.forward_share * (recompute == "block")
+    update = times.update_seconds / (ranks if sharding != "none" else 1)
+    return replace(
+        times,
+        call_seconds=work * times.call_seconds,
+        image_seconds=work * times.image_seconds,
+        update_seconds=update,
+    )
+
+
+def with_memory(
+    costs: plans.RankCosts,
+    result: Mapping[str, Any],
+    task: plans.TrainingTask,
+    name: plans.Arrangement,
+    *,
+    sizes: Sequence[int],
+    tensor_ranks: int,
+) -> plans.RankCosts:
+    """Return the costs with the memory of an image and of the process, from the peaks in the JSON of a rehearsal."""
+    strategy, ranks, sharding, recompute = name
+    rows, small, large = result["each_rank"], min(sizes), max(sizes)
+    peaks = range(len(rows[0]["peaks"]))
+    _, *nodes = (node_bytes([row["peaks"][index] for row in rows]) / ranks for index in peaks)
+    image = (nodes[-1] - nodes[0]) / (large - small) if large > small else None
+    known = memory.rank_memory(
         task.run,
-        images=images,
+        images=large,
         tokens=task.tokens,
-        image=costs.image_bytes,
+        image=image,
         process=0.0,
         recompute=recompute,
         sharding=sharding,
         shards=ranks,
         tensor_ranks=tensor_ranks,
     ).total
-
-
-def with_common_calls(
-    costs: Mapping[plans.Arrangement, plans.RankCosts],
-) -> dict[plans.Arrangement, plans.RankCosts]:
-    """Reduce the noise in the time of micro-batches by means over equal work.
-
-    Sharding of the state does not affect micro-batches, and recomputation adds the time of a forward pass. The share of the
-    call in a micro-batch of one image is common to all arrangements that divide layers, and to all others. A single pair of
-    sizes determines it too roughly to extrapolate.
-    """
-    shares: dict[bool, list[float]] = {True: [], False: []}
-    for name, one in costs.items():
-        shares[name[0] == "dp+tp"] += (one.images - 1) * [
-            one.call_seconds / one.seconds(1)
-        ]  # weighted by the distance of sizes
-    forward = [one.forward_share for name, one in costs.items() if name[3] == "none"]
-    work = {"none": 1.0, "block": 1.0 + median(forward or [workload.FORWARD_SHARE])}
-    found: dict[plans.Arrangement, plans.RankCosts] = {}
-    for name, one in costs.items():
-        known = shares[name[0] == "dp+tp"] or shares[False]
-        if not known:
-            found[name] = one
-            continue
-        share = median(known)
-        units = [
-            other.seconds(size) / (share + (1 - share) * size) / work[equal[3]]  # of a micro-batch of one image
-            for equal, other in costs.items()
-            for size in {1, other.images}
-            if equal[:2] == name[:2]
-        ]
-        unit = work[name[3]] * fmean(units)
-        found[name] = replace(one, call_seconds=share * unit, image_seconds=(1 - share) * unit)
-    return found
+    margin = TENSOR_MARGIN if strategy == "dp+tp" else MEMORY_MARGIN
+    return replace(costs, images=large, image_bytes=image, process_bytes=margin * nodes[-1] - known)
 
 
 def with_common_images(
@@ -145,17 +127,16 @@ def with_common_images(
 
     A peak of one process depends on the allocator; the ratio of several is more exact.
     """
-    forms, ratios = {}, {"none": [1.0], "block": [1.0]}
+    forms, ratios = {}, []
     for name, one in costs.items():
         forms[name] = memory.image_bytes(
             task.run, task.tokens, recompute=name[3], tensor_ranks=tensor_ranks(name[0], name[1])
         )
-        if one.image_bytes is not None:
-            ratios[name[3]].append(one.image_bytes / forms[name])
+        if one.image_bytes is not None and name[3] == "none":  # recomputation keeps too few tensors for a ratio
+            ratios.append(one.image_bytes / forms[name])
     found = {}
     for name, one in costs.items():
-        ratio = median(ratios[name[3]][1:] or [1.0])
-        image = forms[name] * (ratio if name[3] == "none" else max(1.0, ratio))  # few tensors: too little for a fit
+        image = forms[name] * (median(ratios or [1.0]) if name[3] == "none" else 1.0)
         assert one.process_bytes is not None
         excess = 0.0 if one.image_bytes is None else (one.image_bytes - image) * one.images
         found[name] = replace(one, image_bytes=image, process_bytes=one.process_bytes + excess)
@@ -164,27 +145,22 @@ def with_common_images(
 
 @dataclass(frozen=True)
 class _Step:
-    """Seconds of a step of a rank: of each micro-batch with its images, of their forward passes, and of the update."""
+    """Step of a rank: images of its micro-batches, seconds of those without an exchange, share of forward, rest of the step."""
 
     sizes: list[int]
-    seconds: list[float]
-    forward: list[float]
+    alone: list[float]
+    forward: float
     rest: float
 
     @classmethod
-    def of(cls, step: Mapping[str, Any]) -> "_Step":
+    def of(cls, step: Mapping[str, Any], *, exchanges: bool) -> "_Step":
         sizes = [step["images"]] * (step["share"] // step["images"])
         phases = step["seconds"]
         batches = [[seconds for name, seconds in phases if name == phase] for phase in MICRO_BATCH]
         rest = sum(seconds for name, seconds in phases if name not in (*MICRO_BATCH, "wait for gradients"))
-        return cls(sizes, [sum(parts) for parts in zip(*batches, strict=True)], batches[1], rest)
-
-    def without_exchange(self, size: int) -> list[float]:
-        """Return the seconds of micro-batches of a size before the last, whose backward pass overlaps with the exchange."""
-        last = max(1, len(self.sizes) - 1)
-        return [
-            seconds for images, seconds in zip(self.sizes[:last], self.seconds[:last], strict=True) if images == size
-        ]
+        seconds = [sum(parts) for parts in zip(*batches, strict=True)]
+        alone = seconds[:-1] if exchanges and len(seconds) > 1 else seconds
+        return cls(sizes, alone, batches[1][0] / seconds[0], rest)
 
 
 def node_bytes(ranks: Sequence[Mapping[str, int]]) -> float:

@@ -1,48 +1,56 @@
 """Short training runs that measure the costs of arrangements on this node, and timed runs of the best plans.
 
-A rehearsal trains on random latents with micro-batches of two sizes in each step, so that one process measures the time of a
-micro-batch, its part per image, and memory with both sizes. The blocks of a network are equal: large networks are rehearsed with
-few blocks, and costs are multiplied by the ratio of operations and parameters (`fitting`).
+A rehearsal trains on random latents with micro-batches of two sizes, so that one process measures the time of a micro-batch, its
+part per image, and memory with both sizes. All rehearsals exist at the same time and step in turns, because machines change
+their speed. Recomputation and sharding are measured for their memory only: their time follows from the forward pass and the
+update. The blocks of a network are equal: large networks are rehearsed with few blocks, and costs are multiplied by the ratio
+of operations and parameters (`fitting`).
 """
 
-import json
-import tempfile
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
-from dithc.bench.plan.fitting import fit, node_bytes, scaled, shortened, with_common_calls, with_common_images
+import numpy as np
+
+from dithc.bench.plan import fitting
 from dithc.bench.plan.plan_text import TIME_OVER
-from dithc.bench.training import TrainingResult, TrainingVariant, run_training
+from dithc.bench.training import TrainingVariant
+from dithc.bench.training.turns import TurnRun, run_in_turns
 from dithc.config import training
-from dithc.core.logging import progress
 from dithc.core.units import GIB
 from dithc.engine.cost import estimates, memory, plans
 from dithc.engine.hardware import Machine
 from dithc.engine.numa import available_bytes
 
 START_SECONDS = 6.0  # of the ranks of a rehearsal
-WARMUP, STEPS = 2, 2
-STEPS_SECONDS, MAX_STEPS = 2.0, 20  # short steps are repeated, because single ones are disturbed
-ASSUMED_FLOPS = 50e9  # of a core
-FIRST_IMAGES, MAX_IMAGES = 4, 8  # of the larger micro-batch
+WARMUP = 2
+MIN_CYCLES = 4  # steps of each size that the time must allow, with warm-up
+EFFICIENCY = 0.8  # of training, relative to a large product
+ALLOCATION_BANDWIDTH = 0.5e9  # bytes of state per second
+MIN_IMAGES, MAX_IMAGES = 2, 8  # of the larger micro-batch
+RECOMPUTED_IMAGES = 4  # of the larger micro-batch with recomputation, at least
 CLOSE, MAX_TIMED = 1.15, 3  # plans within this factor of the best prediction are timed, up to this number
+MIN_TIMED = 2  # steps of a plan that the time must allow
 TIMED_SHARE = 0.4  # of the time limit, for the best plans
 MAX_RANKS = 8
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Node:
-    """Cores, dies and clusters of the node that measures, its free memory, and its launcher of ranks."""
+    """Cores, dies and clusters of the node that measures, its free memory, launcher of ranks, and rate of fp32 products."""
 
     cores: int
     dies: int
     clusters: int
     memory_bytes: float
     launcher: str = "mpiexec"
+    flops: float = 1e11
 
     @classmethod
     def of(
@@ -55,7 +63,8 @@ class Node:
         dies, clusters = (min(num_cores, max(1, len(kind))) for kind in kinds)
         free = available_bytes() or machine.memory_bytes
         limit = float(free) if memory_bytes is None else min(memory_bytes, free)
-        return cls(num_cores, dies, clusters, limit, launcher if launcher != "none" else "mpiexec")
+        launcher = launcher if launcher != "none" else "mpiexec"
+        return cls(num_cores, dies, clusters, limit, launcher, _product_flops() * num_cores / len(visible))
 
     def tensor_ranks(self, strategy: str, ranks: int) -> int:
         """Return the number of ranks that share the layers."""
@@ -64,17 +73,18 @@ class Node:
     def launches(self) -> list[list[plans.Arrangement]]:
         """Return the arrangements to measure by launch, most important first, all of a launch with the same ranks.
 
-        One rank per die, and one per core cluster; on dies of one cluster, 2 and 4 ranks per die.
+        One rank per die, and one per core cluster; on dies of one cluster, 2 and 4 ranks per die. Recomputation is measured
+        once, because its memory is a ratio for all others.
         """
         many = [self.clusters] if self.clusters > self.dies else [2 * self.dies, 4 * self.dies]
         counts = [count for count in many if count <= min(self.cores, MAX_RANKS * self.dies)]
-        shardings: list[training.Sharding] = ["none", "zero1"]
         found: list[list[plans.Arrangement]] = []
         ranks: list[tuple[training.StrategyName, int]] = [("cftp", self.dies), *(("dp", count) for count in counts)]
         for strategy, count in ranks:
-            sharded: list[plans.Arrangement] = [(strategy, count, one, "none") for one in shardings[: 2 - (count == 1)]]
-            found.append([*sharded, (strategy, count, "none", "block")])
-        return found + [[("dp+tp", count, "none", "none"), ("dp+tp", count, "none", "block")] for count in counts[:1]]
+            sharded: list[plans.Arrangement] = [(strategy, count, "zero1", "none")] * (count > 1)
+            recomputing: list[plans.Arrangement] = [(strategy, count, "none", "block")] * (not found)
+            found.append([(strategy, count, "none", "none"), *sharded, *recomputing])
+        return found + [[("dp+tp", count, "none", "none")] for count in counts[:1]]
 
 
 @dataclass(kw_only=True)
@@ -99,74 +109,106 @@ class Rehearsals:
         self.skipped: dict[plans.Arrangement, str] = {}
         self._last = time.monotonic() + self.seconds
         self._end = self._last - TIMED_SHARE * self.seconds
-        self._first_image_seconds = self._allocation_seconds = 0.0
-        self.short_task = shortened(self.task)
+        self.short_task = fitting.shortened(self.task)
 
     def measure(self) -> dict[plans.Arrangement, plans.RankCosts]:
         """Measure all arrangements that fit into memory and time."""
         launches = self.node.launches()
-        with progress(total=len(launches), label="rehearsals", unit="run") as bar:
-            for number, names in enumerate(launches):
-                self._measure(names, left=sum(map(len, launches[number:])), launches=len(launches) - number)
-                bar.update(1, now=f"{names[0][1]} x {names[0][0]}")
-        self.costs = with_common_calls(self.costs)
-        self.costs = scaled(
-            with_common_images(self.costs, self.short_task, self.node.tensor_ranks), self.short_task, self.task
-        )
+        while (images := self._images(launches)) < MIN_IMAGES and len(launches) > 1:
+            self.skipped |= dict.fromkeys(launches.pop(), TIME_OVER)
+        wanted = []
+        for names in launches:
+            size = min(max(MIN_IMAGES, images), _power_of_two(self._share(names[0])))
+            possible = [name for name in names if not self._reason_against(name, images=size)]
+            if possible:
+                wanted.append((possible, sorted({1, size})))
+        for group, until in self._groups(wanted, lambda one: self._bytes(one[0][0], one[1][-1]), until=self._end):
+            self._measure(group, until=until)
+        costs = fitting.with_common_images(self.costs, self.short_task, self.node.tensor_ranks)
+        self.costs = fitting.scaled(costs, self.short_task, self.task)
         return self.costs
 
-    def _measure(self, names: Sequence[plans.Arrangement], *, left: int, launches: int) -> None:
-        strategy, ranks, *_ = names[0]
-        tensor_ranks = self.node.tensor_ranks(strategy, ranks)
-        share = -(-self.task.run.global_batch_size * tensor_ranks // ranks)
-        images = self._images(ranks // tensor_ranks, share, left=left, launches=launches)
-        fitting = [name for name in names if not self._reason_against(name, images=images)]
-        if not fitting:
-            return
-        sizes = sorted({1, images})
-        batch = ranks // tensor_ranks * (images + 1)
-        sequence = [{"recompute": name[3], "sharding": name[2], "micro_batches": sizes} for name in fitting]
-        start = time.monotonic()
-        image_seconds = self._first_image_seconds or self.task.workload.flops / ASSUMED_FLOPS / self.node.cores
-        steps = num_steps(batch * image_seconds / self.node.dies)
-        result = self._run(strategy, ranks, batch, sequence, task=self.short_task, steps=steps)
-        if result.status != "ok":
-            self.skipped |= dict.fromkeys(fitting, f"{result.status}: {result.reason.rpartition(' | ')[2]}")
-            return
-        for name, one in zip(fitting, result.result["sequence"], strict=True):
-            self.costs[name] = fit(one, self.short_task, name, sizes=sizes, tensor_ranks=tensor_ranks)
-        seconds = self.costs[fitting[0]].seconds(images) / images
-        self._first_image_seconds = self._first_image_seconds or seconds
-        stepping = (WARMUP / steps + 1) * sum(sum(one["seconds"]) for one in result.result["sequence"])
-        allocated = len(fitting) * ranks * memory.rank_memory(self.short_task.run).state
-        started = time.monotonic() - start - START_SECONDS - stepping
-        self._allocation_seconds = max(self._allocation_seconds, started / allocated)
+    def _measure(self, group: Sequence[tuple[list[plans.Arrangement], list[int]]], *, until: float) -> None:
+        """Measure launches at the same time."""
+        runs = []
+        for names, sizes in group:
+            strategy, ranks, *_ = names[0]
+            batch = ranks // self.node.tensor_ranks(strategy, ranks) * sum(sizes)
+            sequence = [
+                {"recompute": name[3], "sharding": name[2], "micro_batches": self._sizes(name, sizes), "steps": 0}
+                for name in names
+            ]
+            runs.append(self._run(strategy, ranks, batch, sequence, task=self.short_task, cycle=len(sizes)))
+        results = run_in_turns(runs, until=until, label="rehearsals")
+        for (names, sizes), result in zip(group, results, strict=True):
+            if result.status != "ok":
+                reason = f"{result.status}: {result.reason.rpartition(' | ')[2]}"
+                self.skipped |= dict.fromkeys(names, TIME_OVER if result.status == "stopped" else reason)
+                continue
+            sequence = result.result["sequence"]
+            tensor_ranks = self.node.tensor_ranks(*names[0][:2])
+            times = fitting.time_costs(sequence[0], names[0], sizes=sizes, tensor_ranks=tensor_ranks)
+            for name, one in zip(names, sequence, strict=True):
+                self.costs[name] = fitting.with_memory(
+                    fitting.derived(times, name),
+                    one,
+                    self.short_task,
+                    name,
+                    sizes=self._sizes(name, sizes),
+                    tensor_ranks=tensor_ranks,
+                )
+
+    def _sizes(self, name: plans.Arrangement, sizes: list[int]) -> list[int]:
+        """Return the sizes of micro-batches: recomputation keeps little memory of an image, which requires a larger one."""
+        largest = min(self._share(name), RECOMPUTED_IMAGES) if name[3] == "block" else 1
+        return sorted({1, max(sizes[-1], largest)})
 
     def _reason_against(self, name: plans.Arrangement, *, images: int) -> bool:
         """Record and return whether an arrangement cannot be measured."""
-        strategy, ranks, _, recompute = name
-        needed = memory.rank_memory(
-            self.short_task.run, images=max(1, images), tokens=self.task.tokens, recompute=recompute
-        )
+        strategy, ranks, *_ = name
         if ranks > self.task.run.global_batch_size * self.node.tensor_ranks(strategy, ranks):
             self.skipped[name] = f"{ranks} ranks for {self.task.run.global_batch_size} images"
         elif self.task.run.model.shape[2] % (shared := self.node.tensor_ranks(strategy, ranks)):
             self.skipped[name] = f"{self.task.run.model.shape[2]} attention heads for {shared} ranks"
-        elif ranks * needed.total > self.node.memory_bytes:
+        elif (needed := self._bytes(name, images)) > self.node.memory_bytes:
             free = self.node.memory_bytes / GIB
-            self.skipped[name] = f"needs {ranks * needed.total / GIB:.1f} GiB, {free:.1f} GiB are free"
-        elif images < 1:
-            self.skipped[name] = TIME_OVER
+            self.skipped[name] = f"needs {needed / GIB:.1f} GiB, {free:.1f} GiB are free"
         return name in self.skipped
 
-    def _images(self, data_ranks: int, share: int, *, left: int, launches: int) -> int:
+    def _bytes(self, name: plans.Arrangement, images: int) -> float:
+        """Return the expected memory of the ranks of a rehearsal."""
+        task = self.short_task
+        return name[1] * memory.rank_memory(task.run, images=images, tokens=task.tokens, recompute=name[3]).total
+
+    def _share(self, name: plans.Arrangement) -> int:
+        """Return the largest number of images of a rank in a step."""
+        strategy, ranks, *_ = name
+        return -(-self.task.run.global_batch_size * self.node.tensor_ranks(strategy, ranks) // ranks)
+
+    def _images(self, launches: Sequence[Sequence[plans.Arrangement]]) -> int:
         """Return the images of the larger micro-batch, so that all rehearsals end in time; 0 without time."""
-        if not self._first_image_seconds:
-            return min(FIRST_IMAGES, share)
-        image_seconds = self._first_image_seconds * data_ranks / self.node.dies
-        free = (self._end - time.monotonic() - launches * START_SECONDS) / left
-        largest = min(MAX_IMAGES, share, int(free / (WARMUP + STEPS) / image_seconds) - 1)
-        return 1 << (largest.bit_length() - 1) if largest >= 1 else int(free > 0)
+        image_seconds = self.short_task.workload.flops / (EFFICIENCY * self.node.flops)
+        data_ranks = sum(ranks // self.node.tensor_ranks(strategy, ranks) for ((strategy, ranks, *_), *_) in launches)
+        free = self._end - time.monotonic() - START_SECONDS * len(launches)
+        pairs = int(free / (MIN_CYCLES * 2 * data_ranks * image_seconds)) - 1  # a step has two micro-batches
+        return min(MAX_IMAGES, _power_of_two(pairs)) if pairs >= 1 else 0
+
+    def _groups(
+        self, items: Sequence[Item], bytes_of: Callable[[Item], float], *, until: float
+    ) -> Iterator[tuple[list[Item], float]]:
+        """Yield items whose memory fits together, with the time by which they have to end."""
+        groups: list[list[Item]] = []
+        free = 0.0
+        for item in items:
+            needed = bytes_of(item)
+            if not groups or needed > free:
+                groups.append([])
+                free = self.node.memory_bytes
+            groups[-1].append(item)
+            free -= needed
+        for number, group in enumerate(groups):
+            left = sum(map(len, groups[number:]))
+            yield group, time.monotonic() + (until - time.monotonic()) * len(group) / left
 
     def time_plans(self, table: estimates.PlanTable) -> estimates.PlanTable:
         """Time the best plans of different arrangements, as far as the time is sufficient; return the table in their order."""
@@ -174,31 +216,26 @@ class Rehearsals:
         usual = [(index, one) for index, one in enumerate(found) if one.plan.has_usual_sums]
         firsts = {one.arrangement: index for index, one in reversed(usual)}
         close = [index for index in sorted(firsts.values()) if found[index].predicted <= CLOSE * found[0].predicted]
-        queue, seconds, rank_bytes = close[:MAX_TIMED], dict[int, list[float]](), dict[int, float]()
-        repeats = 2 * (len(queue) > 1)  # the two best again, because the speed of a machine drifts
-        with progress(total=len(queue) + repeats, label="best plans", unit="run") as bar:
-            while queue:
-                index = queue.pop(0)
-                estimate = found[index]
-                state = estimate.ranks_per_node * estimate.memory.state
-                steps = num_steps(estimate.predicted)
-                needed = START_SECONDS + state * self._allocation_seconds + (WARMUP + steps) * estimate.predicted
-                if time.monotonic() + needed > self._last:
-                    break
-                plan = estimate.plan
-                changes: dict[str, Any] = {"recompute": plan.recompute, "sharding": plan.sharding}
-                changes |= {"micro_batches": [plan.micro_batch_size]}
-                batch = table.task.run.global_batch_size
-                result = self._run(
-                    plan.strategy, plan.ranks, batch, [changes], task=table.task, steps=steps, nodes=plan.nodes
-                )
+        seconds, rank_bytes = dict[int, list[float]](), dict[int, float]()
+        left, timed = self._last - time.monotonic() - START_SECONDS, list[int]()
+        for index in close[:MAX_TIMED]:
+            state = found[index].ranks_per_node * found[index].memory.state
+            left -= state / ALLOCATION_BANDWIDTH + (WARMUP + MIN_TIMED) * found[index].predicted
+            timed += [index] * (left > 0)
+        whole_node = (
+            math.inf if table.best is None or table.best.plan.nodes > 1 else 0.0
+        )  # of several, one run at a time
+        for group, until in self._groups(
+            timed, lambda index: max(whole_node, found[index].node_bytes), until=self._last
+        ):
+            runs = [self._timed_run(found[index].plan, table.task) for index in group]
+            results = run_in_turns(runs, until=until, label="best plans", parent=self.folder if whole_node else None)
+            for index, result in zip(group, results, strict=True):
                 if result.status == "ok":
-                    seconds.setdefault(index, []).extend(result.seconds)
-                    peaks = [rank["peaks"][-1] for rank in result.result["each_rank"][: plan.ranks_per_node]]
-                    rank_bytes[index] = node_bytes(peaks) / len(peaks)
-                bar.update(1, now=str(plan))
-                if not queue and repeats:
-                    queue, repeats = sorted(seconds, key=lambda one: -median(seconds[one]))[-2:], 0
+                    seconds[index] = result.seconds
+                    per_node = found[index].ranks_per_node
+                    peaks = [rank["peaks"][-1] for rank in result.result["each_rank"][:per_node]]
+                    rank_bytes[index] = fitting.node_bytes(peaks) / len(peaks)
         ratios = [median(times) / found[index].predicted for index, times in seconds.items()]
         self.correction = median(ratios or [1.0])
         found = [replace(one, correction=self.correction) for one in found]
@@ -211,17 +248,23 @@ class Rehearsals:
             found[index] = replace(known, **changes)
         return replace(table, estimates=estimates.ordered(found))
 
+    def _timed_run(self, plan: plans.TrainingPlan, task: plans.TrainingTask) -> TurnRun:
+        changes: dict[str, Any] = {"recompute": plan.recompute, "sharding": plan.sharding}
+        changes |= {"micro_batches": [plan.micro_batch_size], "steps": 0}
+        batch = task.run.global_batch_size
+        return self._run(plan.strategy, plan.ranks, batch, [changes], task=task, nodes=plan.nodes)
+
     def _run(
         self,
         strategy: str,
         ranks: int,
         batch: int,
-        sequence: Sequence[Mapping[str, Any]],
+        sequence: Sequence[dict[str, Any]],
         *,
         task: plans.TrainingTask,
-        steps: int = STEPS,
+        cycle: int = 1,
         nodes: int = 1,
-    ) -> TrainingResult:
+    ) -> TurnRun:
         run, cpus = task.run, max(1, self.node.cores * nodes // ranks)
         given = {
             "run_settings": {name: getattr(run, name) for name in ("max_grad_norm", "weight_decay")}
@@ -230,17 +273,23 @@ class Rehearsals:
             "shape": self.shape,
             "num_classes": self.task.labels,
         }
-        parent = self.folder if nodes > 1 else None
-        with tempfile.TemporaryDirectory(prefix=".dithc-plan-", dir=parent) as folder:
-            file = Path(folder) / "settings.json"
-            file.write_text(json.dumps([given | dict(one) for one in sequence]))
-            words = ["--settings", str(file), "--batch", str(batch), "--dtype", run.dtype]
-            words += ["--strategy", strategy, "--warmup", str(WARMUP), "--steps", str(steps), "--automem", "off"]
-            name = f"{ranks} {strategy}"
-            placed: dict[str, Any] = {"ranks": ranks, "cpus": cpus, "nodes": nodes, "launcher": self.node.launcher}
-            return run_training(TrainingVariant(name=name, strategy=strategy, **placed), words, parent=parent)
+        words = ["--batch", str(batch), "--dtype", run.dtype, "--warmup", str(WARMUP), "--automem", "off"]
+        placed: dict[str, Any] = {"ranks": ranks, "cpus": cpus, "nodes": nodes, "launcher": self.node.launcher}
+        variant = TrainingVariant(name=f"{ranks} {strategy}", strategy=strategy, **placed)
+        return TurnRun(variant=variant, options=words, settings=[given | one for one in sequence], cycle=cycle)
 
 
-def num_steps(seconds: float) -> int:
-    """Return the number of steps to measure, for the expected seconds of a step."""
-    return max(STEPS, min(MAX_STEPS, int(STEPS_SECONDS / seconds)))
+def _product_flops() -> float:
+    """Return the rate of a large fp32 product on all visible cores, the best of three."""
+    size, seconds = 1536, []
+    matrix = np.ones((size, size), dtype=np.float32)
+    for _ in range(3):
+        start = time.perf_counter()
+        matrix @ matrix
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two up to a positive number."""
+    return 1 << (number.bit_length() - 1)

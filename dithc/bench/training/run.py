@@ -186,16 +186,8 @@ def _execute(
     variant: TrainingVariant, options: Sequence[str], *, folder: Path, limit: MemoryLimit, variables: Mapping[str, str]
 ) -> TrainingResult:
     out, log_path = folder / "run.json", folder / "output.txt"
-    options = ["training", *options, *variant.options, "--strategy", variant.strategy, "--json", str(out)]
-    options += ["--rlimit-data", str(limit.data_bytes)] if limit.data_bytes is not None else []
-    argv = launch_argv(
-        options,
-        ranks=variant.ranks,
-        cpus=variant.cpus,
-        launcher=variant.launcher,
-        nodes=variant.nodes,
-        variables={**variant.environment, **(variables if variant.ranks > 1 else {})},
-    )
+    options = [*options, "--rlimit-data", str(limit.data_bytes)] if limit.data_bytes is not None else options
+    argv = training_argv(variant, options, out=out, variables=variables)
 
     def prepare() -> None:
         limit.enter()
@@ -205,7 +197,21 @@ def _execute(
     run = TrainingResult()
     with log_path.open("w") as stream, run_child(argv, stdout=stream, stderr=stream, preexec_fn=prepare) as child:
         _watch(child, run, until=out.with_suffix(".warm"))
-    return _read_result(run, child.returncode, out=out, log_path=log_path, limit=limit)
+    return read_result(run, child.returncode, out=out, log_path=log_path, limit=limit)
+
+
+def training_argv(
+    variant: TrainingVariant, options: Sequence[str], *, out: Path, variables: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the command of a run; `variables` are environment variables of several ranks."""
+    return launch_argv(
+        ["training", *options, *variant.options, "--strategy", variant.strategy, "--json", str(out)],
+        ranks=variant.ranks,
+        cpus=variant.cpus,
+        launcher=variant.launcher,
+        nodes=variant.nodes,
+        variables={**variant.environment, **(variables or {} if variant.ranks > 1 else {})},
+    )
 
 
 def _watch(child: "subprocess.Popen[bytes]", run: TrainingResult, *, until: Path) -> None:
@@ -221,7 +227,8 @@ def _watch(child: "subprocess.Popen[bytes]", run: TrainingResult, *, until: Path
     child.wait()
 
 
-def _read_result(run: TrainingResult, status: int, *, out: Path, log_path: Path, limit: MemoryLimit) -> TrainingResult:
+def read_result(run: TrainingResult, status: int, *, out: Path, log_path: Path, limit: MemoryLimit) -> TrainingResult:
+    """Return `run` with the numbers of a finished process, or with the status and the reason of its failure."""
     if status == 0 and out.exists():
         result = json.loads(out.read_text())
         run.result = result

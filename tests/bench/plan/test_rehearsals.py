@@ -1,6 +1,7 @@
 """Tests of rehearsals: costs fitted to known times and memory, and a plan of a small network on this machine."""
 
 import json
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +51,7 @@ def result_of(task: plans.TrainingTask, *, process: float, image: float, excess:
 @pytest.mark.parametrize("excess", [0.0, 0.08])
 def test_fit_separates_calls_images_update_and_exchange(excess):
     result = result_of(task_of(), process=4e8, image=9e7, excess=excess)
-    found = fitting.fit(result, task_of(), NAME, sizes=[1, 4], tensor_ranks=1)
+    found = fitting.time_costs(result, NAME, sizes=[1, 4], tensor_ranks=1)
     expected = {
         "call_seconds": CALL,
         "image_seconds": IMAGE,
@@ -61,8 +62,24 @@ def test_fit_separates_calls_images_update_and_exchange(excess):
     assert found.forward_share == pytest.approx(0.3)
 
 
+def test_times_of_a_run_with_recomputation_are_those_without_it():
+    result = result_of(task_of(), process=4e8, image=9e7)
+    found = fitting.time_costs(result, (*NAME[:3], "block"), sizes=[1, 4], tensor_ranks=1)
+    assert found.forward_share == pytest.approx(0.3 / 0.7), "0.3 of the time repeats the forward pass"
+    assert found.seconds(4) == pytest.approx(0.7 * (CALL + 4 * IMAGE))
+    assert fitting.derived(found, (*NAME[:3], "block")).seconds(4) == pytest.approx(CALL + 4 * IMAGE)
+
+
+def test_shards_divide_the_update():
+    found = fitting.time_costs(result_of(task_of(), process=4e8, image=9e7), NAME, sizes=[1, 4], tensor_ranks=1)
+    sharded = fitting.derived(found, (*NAME[:2], "zero1", NAME[3]))
+    assert sharded == replace(found, update_seconds=UPDATE / 2)
+
+
 def test_fit_finds_memory_of_the_process_and_of_an_image():
-    found = fitting.fit(result_of(task_of(), process=4e8, image=9e7), task_of(), NAME, sizes=[1, 4], tensor_ranks=1)
+    times = plans.RankCosts(call_seconds=CALL, image_seconds=IMAGE)
+    result = result_of(task_of(), process=4e8, image=9e7)
+    found = fitting.with_memory(times, result, task_of(), NAME, sizes=[1, 4], tensor_ranks=1)
     assert found.image_bytes == pytest.approx(9e7)
     state = memory.rank_memory(task_of().run, process=0.0).total
     exact = 4e8 - 20e6 + 10e6 + 20e6 / 2  # two ranks share the pages of files
@@ -80,28 +97,6 @@ def test_memory_of_an_image_is_common_to_all_measurements_and_exact_at_the_measu
         assert one.image_bytes == pytest.approx(0.9 * form)
         before = costs[name]
         assert one.process_bytes + 4 * one.image_bytes == pytest.approx(before.process_bytes + 4 * before.image_bytes)
-
-
-def test_micro_batches_have_the_share_of_calls_of_the_larger_sizes():
-    known = plans.RankCosts(call_seconds=1.0, image_seconds=3.0, images=4)
-    noisy = plans.RankCosts(call_seconds=1.2, image_seconds=0.8, images=2)  # seconds: 2.0, 2.8
-    single = plans.RankCosts(call_seconds=0.0, image_seconds=8.0, images=1)
-    sharded: plans.Arrangement = (*NAME[:2], "zero1", NAME[3])
-    found = fitting.with_common_calls({("cftp", 1, "none", "none"): known, NAME: single, sharded: noisy})
-    assert found["cftp", 1, "none", "none"] == known
-    unit = (8.0 + 2.0 + 2.8 / 1.75) / 3  # equal work: sharding of the state does not affect micro-batches
-    for name in (NAME, sharded):
-        assert (found[name].call_seconds, found[name].image_seconds) == pytest.approx((0.25 * unit, 0.75 * unit))
-    assert fitting.with_common_calls({NAME: single}) == {NAME: single}
-
-
-def test_recomputation_adds_the_time_of_a_forward_pass():
-    plain = plans.RankCosts(call_seconds=1.0, image_seconds=3.0, images=4, forward_share=0.25)
-    slow = plans.RankCosts(call_seconds=1.5, image_seconds=3.5, images=4, forward_share=0.4)
-    names: list[plans.Arrangement] = [("cftp", 1, "none", recompute) for recompute in ("none", "block")]
-    found = fitting.with_common_calls(dict(zip(names, (plain, slow), strict=True)))
-    for size in (1, 8):
-        assert found[names[1]].seconds(size) == pytest.approx(1.25 * found[names[0]].seconds(size))
 
 
 @pytest.mark.parametrize(("preset", "blocks"), [("DiT-S/2", 12), ("DiT-B/2", 3), ("DiT-XL/2", 2)])
@@ -181,19 +176,36 @@ def test_ratio_on_two_nodes_corrects_plans_of_more_nodes(monkeypatch):
     measuring = rehearsals.Rehearsals(task=task, node=node, shape=(4, 32, 32), seconds=60.0)
     sizes = []
 
-    def run(strategy, ranks, batch, *_, nodes, **__):
-        sizes.append((ranks, batch, nodes))
+    def run_in_turns(runs, **_):
+        (run,) = runs  # jobs of several nodes run one at a time
+        nodes, batch = run.variant.nodes, int(run.options[run.options.index("--batch") + 1])
+        sizes.append((run.variant.ranks, batch, nodes))
         estimate = estimates.rank_plans(task_of(global_batch_size=batch), facts, nodes=nodes).best
         peak = {"private_bytes": GIB, "shared_bytes": 0, "file_bytes": 0}
-        result = {"each_rank": [{"peaks": [peak]}] * ranks}
-        return TrainingResult(seconds=[2 * estimate.predicted] * 3, result=result)
+        result = {"each_rank": [{"peaks": [peak]}] * run.variant.ranks}
+        return [TrainingResult(seconds=[2 * estimate.predicted] * 3, result=result)]
 
-    monkeypatch.setattr(measuring, "_run", run)
+    monkeypatch.setattr(rehearsals, "run_in_turns", run_in_turns)
     corrected, (note,) = planning._timed(table, measuring, nodes=8, most=2)
     assert set(sizes) == {(2, 8, 2)}, "as many images per rank as on eight nodes"
     assert corrected.best.seconds == pytest.approx(2 * table.best.seconds, rel=0.02)
     assert note.startswith("best plans on 2 nodes, 8 images: 2.0")
     assert planning._timed(table, measuring, nodes=8, most=1) == (table, [])
+
+
+@pytest.mark.parametrize(
+    ("gib", "groups"), [(2.0, [["a", "b"], ["c"]]), (3.0, [["a", "b", "c"]]), (0.5, [["a"], ["b"], ["c"]])]
+)
+def test_runs_exist_together_if_their_memory_fits(gib, groups):
+    node = rehearsals.Node(1, 1, 1, gib * GIB)
+    measuring = rehearsals.Rehearsals(task=task_of(), node=node, shape=(4, 32, 32))
+    start = time.monotonic()
+    found = list(measuring._groups(["a", "b", "c"], lambda _: float(GIB), until=start + 30))
+    assert [group for group, _ in found] == groups
+    assert found[0][1] - start == pytest.approx(30 * len(groups[0]) / 3, abs=1), (
+        "time in proportion to the number of runs"
+    )
+    assert found[-1][1] - start == pytest.approx(30, abs=1)
 
 
 EXPERIMENT = """

@@ -24,6 +24,7 @@ EXAMPLE = (
     "--images-per-node 112 --nodes 8"
 )
 JOB_MINUTES, QUEUE_SECONDS, LARGEST = 10, 3600.0, 1e15
+SLOWEST_LINK = 1e6  # bytes per second
 PLAN_FILE = Path("plan.yaml")
 
 
@@ -43,14 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", metavar="FILE|SECONDS", help=step)
     images = "with --step: its images (default: the file's, or 112)"
     parser.add_argument("--images-per-node", type=count, metavar="N", help=images)
-    links = "bandwidth between nodes (default: the machine's description; with --profile, measured)"
-    parser.add_argument("--link-bandwidth", type=number, metavar="BYTES/S", help=links)
+    links = "bandwidth between nodes, such as 1.25e9 (default: the machine's description; with --profile, measured)"
+    parser.add_argument("--link-bandwidth", type=_bandwidth, metavar="BYTES/S", help=links)
     kinds = "relative speeds of unequal nodes, such as 1.0x512,0.6x512"
     parser.add_argument("--node-speeds", type=_speeds, default=(), metavar="SPEEDxNODES,...", help=kinds)
     parser.add_argument("--write", action="store_true", help="write the choice to the profile and to plan.yaml")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan with all numbers")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--timed-nodes", type=int, default=1, help=argparse.SUPPRESS)
+
+
+def _bandwidth(text: str) -> float:
+    if (value := float(number(text))) < SLOWEST_LINK:
+        raise argparse.ArgumentTypeError(f"{text} bytes per second are less than {SLOWEST_LINK:g}; 10 Gb/s are 1.25e9")
+    return value
 
 
 def number(text: str, kind: type = float) -> Any:

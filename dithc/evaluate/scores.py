@@ -15,7 +15,6 @@ from dithc.evaluate.distances import (
     fid,
     fid_floor,
     fid_floor_at,
-    fid_interval,
     kid,
     precision_recall,
     small_sample_warning,
@@ -103,7 +102,7 @@ def compare_features(
     bands = real.thumbnails[0].shape[1]
     if is_train is not None and is_train.sum() >= 2:
         copies |= _copies(real, generated, is_train=is_train)
-    extras = _optional(real, generated, metrics=metrics, fid=score)
+    extras = _optional(real, generated, metrics=metrics)
     if triplets:
         extras["triplets"] = {name: _triplet(path_to_real / name, path_to_generated / name, seed) for name in triplets}
     origin, num_features = real.origin, real.statistics.num_features
@@ -131,12 +130,8 @@ def compare_features(
     }
 
 
-def _optional(real: FeatureSet, generated: FeatureSet, *, metrics: Collection[str], fid: float) -> dict[str, Any]:
+def _optional(real: FeatureSet, generated: FeatureSet, *, metrics: Collection[str]) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
-    if "interval" in metrics:
-        numbers["fid_interval"] = fid_interval(
-            fid, real.statistics, real.blocks, generated.statistics, generated.blocks
-        )
     if "precision-recall" in metrics:
         numbers |= precision_recall(real.blocks, generated.blocks)
     if any(name in metrics for name in PIXEL_METRICS):

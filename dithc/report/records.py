@@ -146,7 +146,6 @@ class Score:
     warnings: list[str] = field(default_factory=list)
     memorized_fraction: float | None = None
     memorized_fraction_val: float | None = None
-    fid_interval: list[float] | None = None
     floor_at_n: float | None = None
     clipped_real: float | None = None
     clipped_generated: float | None = None

@@ -29,7 +29,6 @@ WRONG = [
     ("automem", {"model": "DiT-Q/2"}, "--model"),
     ("automem", {"step_models": ("S/2",)}, "--step-models"),
     ("automem", {"fast_memory_fraction": 1.0}, "--fast-memory-fraction"),
-    ("automem", {"memory_gib": 0.0}, "--memory-gib"),
     ("automem", {"spill_gib": -1.0}, "--spill-gib"),
     ("automem", {"warmup": 1}, "--warmup"),
     ("automem", {"spill_folder": Path("/nowhere/at/all")}, "--spill-folder"),

@@ -25,8 +25,8 @@ REQUESTED = {
         "bench strategies --models DiT-B/2 --batches 4 --dtype fp32 --rounds 2 --memory-limit 8"
     ),
     "stepwise: {model: DiT-B/2, ranks: 1}": "bench stepwise --model DiT-B/2 --batch 8 --dtype fp32 --ranks 1",
-    "automem: {model: DiT-B/2, parts: [budget], memory_gib: 8}": (
-        "--parts budget --fast-memory-fraction 0.4 --spill-folder . --spill-gib 16 --rounds 2 --memory-gib 8"
+    "automem: {model: DiT-B/2, parts: [budget]}": (
+        "--parts budget --fast-memory-fraction 0.4 --spill-folder . --spill-gib 16 --rounds 2"
     ),
     "scaling: {models: [DiT-B/2], ranks: [1, 2, 4]}": (
         "--weak --models DiT-B/2 --ranks 1,2,4 --batch 8 --dtype fp32 --rounds 2 --no-communication-baseline"

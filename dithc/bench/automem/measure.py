@@ -1,6 +1,6 @@
-"""Benchmark of AutoMem: training with less fast memory, less total memory or larger batches, and the memory pool.
+"""Benchmark of AutoMem: training with less fast memory or less total memory, and the memory pool.
 
-The parts `budget`, `file` and `largest-batch` start processes (`training_runs.py`), `pool` and `resident` run here (`steps.py`).
+The parts `budget` and `file` start processes (`training_runs.py`), `pool` and `resident` run here (`steps.py`).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,6 @@ COUNTED = {
     "stall_share": "seconds of a step for copies or waits for them, over its seconds: median of the timed steps",
     "slower": "seconds per step over the unmanaged seconds in the same round",
     "page_faults": "minor page faults of the process in a step (getrusage)",
-    "largest": "largest batch with a complete step under the limit, in a fresh process",
 }
 
 
@@ -34,7 +33,6 @@ def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
     measure: dict[str, Callable[[], dict[str, Any]]] = {
         "budget": trainings.budget,
         "file": trainings.file,
-        "largest-batch": trainings.largest_batch,
         "pool": lambda: pool_rows(settings),
         "resident": lambda: resident_rows(settings),
     }
@@ -61,9 +59,7 @@ def _check(settings: AutoMemSettings) -> None:
         ("--memory-limit-fraction", settings.memory_limit_fraction),
     ):
         require(0 < share < 1, f"bench {option}", share, "a share between 0 and 1")
-    for option, size in (("--spill-gib", settings.spill_gib), ("--memory-gib", settings.memory_gib)):
-        require(size > 0, f"bench {option}", size, "more than 0 GiB")
-    require_at_least(settings, batch=1, max_batch=1, rounds=1, warmup=2, steps=1, step_rounds=1, threads=1)
-    has_file_tier = bool({"file", "largest-batch"} & set(settings.parts))
-    is_valid = settings.spill_folder.is_dir() or not has_file_tier
+    require(settings.spill_gib > 0, "bench --spill-gib", settings.spill_gib, "more than 0 GiB")
+    require_at_least(settings, batch=1, rounds=1, warmup=2, steps=1, step_rounds=1, threads=1)
+    is_valid = settings.spill_folder.is_dir() or "file" not in settings.parts
     require(is_valid, "bench --spill-folder", settings.spill_folder, "a folder on the disk for the file tier")

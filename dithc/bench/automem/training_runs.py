@@ -1,7 +1,7 @@
 """Training runs of `dithc bench automem` in separate processes: with and without AutoMem, with and without a limit."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,12 +14,10 @@ from dithc.core.logging import get_logger, progress, user_error
 from dithc.core.units import GIB, MIB
 
 log = get_logger(__name__)
-PARTS = ("budget", "file", "largest-batch", "pool", "resident")
-UNMANAGED, MANAGED, PLAIN = "unmanaged", "AutoMem", "plain torch"
+PARTS = ("budget", "file", "pool", "resident")
+UNMANAGED, MANAGED = "unmanaged", "AutoMem"
 FAST_SHARE = 0.75  # of the limit, for the fastest tier
 OFF = ("--automem", "off")
-PLAIN_WORDS = (*OFF, "--operators", "torch")
-PLAIN_ENVIRONMENT = {"DITHC_OUTPUT_POOL": "off"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +31,6 @@ class AutoMemSettings(RunSettings):
     memory_limit_fraction: float = 0.6
     spill_folder: Path = Path()
     spill_gib: float = 16.0
-    memory_gib: float = 24.0
-    max_batch: int = 64
     step_models: tuple[str, ...] = ("DiT-S/2", "DiT-B/2")
     step_rounds: int = 15
     threads: int | None = None
@@ -48,7 +44,6 @@ class TrainingRuns:
     def __init__(self, settings: AutoMemSettings, *, threads: int) -> None:
         self._settings, self._threads = settings, threads
         self._unmanaged: TrainingResult | None = None
-        self._limit = ""  # enforcement of the last limit
 
     def budget(self) -> dict[str, Any]:
         """Compare AutoMem under a fast-tier budget with unmanaged training, interleaved."""
@@ -83,30 +78,6 @@ class TrainingRuns:
         sizes = {"unmanaged_peak_bytes": peak_bytes(first), "limit_bytes": limit_bytes}
         return sizes | {"how": managed.limit, "rows": rows}
 
-    def largest_batch(self) -> dict[str, Any]:
-        """Find the largest batch that fits into the limit: PyTorch alone, and AutoMem with a file and recomputation."""
-        settings = replace(self._settings, warmup=2, steps=1)  # two warm-up steps complete the plan
-        limit_bytes = int(settings.memory_gib * GIB)
-        options = self._file_tier_options(limit_bytes, base=base_bytes(self._unmanaged_run()))
-        plain = self._variant(PLAIN, PLAIN_WORDS, PLAIN_ENVIRONMENT)
-        rows: list[dict[str, Any]] = []
-        for variant in (plain, self._variant(MANAGED, (*options, "--recompute", "block"))):
-
-            def probe(batch: int, variant: TrainingVariant = variant) -> TrainingResult:
-                return self._run(variant, replace(settings, batch=batch), limit_bytes=limit_bytes)
-
-            largest, probes = find_largest(probe, first=settings.batch, most=settings.max_batch)
-            outcome = {"status": "ok" if largest else "oom", "reason": "" if largest else "one image does not fit"}
-            rows.append({"name": variant.name, "largest": largest, **outcome, "probes": probes})
-        ratio = rows[1]["largest"] / rows[0]["largest"] if rows[0]["largest"] else None
-        return {
-            "limit_bytes": limit_bytes,
-            "how": self._limit,
-            "max_batch": settings.max_batch,
-            "ratio": ratio,
-            "rows": rows,
-        }
-
     def _unmanaged_run(self) -> TrainingResult:
         if self._unmanaged is None:
             run = self._run(self._variant(UNMANAGED, OFF))
@@ -120,12 +91,8 @@ class TrainingRuns:
             self._unmanaged = run
         return self._unmanaged
 
-    def _variant(
-        self, name: str, options: tuple[str, ...], environment: Mapping[str, str] | None = None
-    ) -> TrainingVariant:
-        return TrainingVariant(
-            name=name, strategy="cftp", ranks=1, cpus=self._threads, options=options, environment=environment or {}
-        )
+    def _variant(self, name: str, options: tuple[str, ...]) -> TrainingVariant:
+        return TrainingVariant(name=name, strategy="cftp", ranks=1, cpus=self._threads, options=options)
 
     def _file_tier_options(self, limit_bytes: int, *, base: int) -> tuple[str, ...]:
         """Return options for AutoMem with a fraction of the limit as its fastest tier, and a file tier."""
@@ -136,7 +103,7 @@ class TrainingRuns:
                 "memory limit",
                 got=got,
                 expected="space for training",
-                fix="raise --memory-gib or --memory-limit-fraction",
+                fix="raise --memory-limit-fraction",
             )
         file_bytes = int(self._settings.spill_gib * GIB)
         folder = str(self._settings.spill_folder.resolve())
@@ -145,14 +112,11 @@ class TrainingRuns:
             *("--spill-folder", folder, "--spill-bytes", str(file_bytes)),
         )
 
-    def _run(
-        self, variant: TrainingVariant, settings: AutoMemSettings | None = None, *, limit_bytes: int | None = None
-    ) -> TrainingResult:
-        config = settings or self._settings
+    def _run(self, variant: TrainingVariant, *, limit_bytes: int | None = None) -> TrainingResult:
+        config = self._settings
         run = training.run_training(variant, config.run_options(config.model, config.batch), limit_bytes=limit_bytes)
         if run.status == "stopped":
             raise MeasurementStopped
-        self._limit = run.limit
         return run
 
 
@@ -207,22 +171,3 @@ def _memory_numbers(runs: Sequence[TrainingResult]) -> dict[str, Any]:
         "stall_share": spread(shares),
         "per_step": {name: median(values) for name, values in reports[-1]["steps"].items()},
     }
-
-
-def find_largest(probe: Callable[[int], TrainingResult], *, first: int, most: int) -> tuple[int, list[dict[str, Any]]]:
-    """Find the largest batch that runs: double or halve to a bracket, then bisect. Return it and all probes."""
-    probes: list[dict[str, Any]] = []
-    good, bad, batch = 0, most + 1, min(first, most)
-    while good + 1 < bad:
-        run = probe(batch)
-        if run.status == "failed":
-            expected, fix = "success, or a lack of memory", "fix the error in `got`"
-            raise user_error(f"a step of batch {batch}", got=run.reason, expected=expected, fix=fix)
-        seconds = median(run.seconds) if run.seconds else None
-        probes.append({"batch": batch, "status": run.status, "seconds": seconds})
-        if run.status == "ok":
-            good = batch
-        else:
-            bad = batch
-        batch = min(2 * good, most) if bad > most else (good + bad) // 2
-    return good, probes

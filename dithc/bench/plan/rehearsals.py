@@ -217,19 +217,21 @@ class Rehearsals:
         firsts = {one.arrangement: index for index, one in reversed(usual)}
         close = [index for index in sorted(firsts.values()) if found[index].predicted <= CLOSE * found[0].predicted]
         seconds, rank_bytes = dict[int, list[float]](), dict[int, float]()
-        left, timed = self._last - time.monotonic() - START_SECONDS, list[int]()
+        of_several = table.best is not None and table.best.plan.nodes > 1  # whose jobs run one at a time
+        left, timed = self._last - time.monotonic() - START_SECONDS * (not of_several), list[int]()
         for index in close[:MAX_TIMED]:
             state = found[index].ranks_per_node * found[index].memory.state
-            left -= state / ALLOCATION_BANDWIDTH + (WARMUP + MIN_TIMED) * found[index].predicted
+            left -= (
+                state / ALLOCATION_BANDWIDTH
+                + (WARMUP + MIN_TIMED) * found[index].predicted
+                + START_SECONDS * of_several
+            )
             timed += [index] * (left > 0)
-        whole_node = (
-            math.inf if table.best is None or table.best.plan.nodes > 1 else 0.0
-        )  # of several, one run at a time
         for group, until in self._groups(
-            timed, lambda index: max(whole_node, found[index].node_bytes), until=self._last
+            timed, lambda index: math.inf if of_several else found[index].node_bytes, until=self._last
         ):
             runs = [self._timed_run(found[index].plan, table.task) for index in group]
-            results = run_in_turns(runs, until=until, label="best plans", parent=self.folder if whole_node else None)
+            results = run_in_turns(runs, until=until, label="best plans", parent=self.folder if of_several else None)
             for index, result in zip(group, results, strict=True):
                 if result.status == "ok":
                     seconds[index] = result.seconds

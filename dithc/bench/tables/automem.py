@@ -1,16 +1,15 @@
-"""Summary of `dithc bench automem`: training with less memory, the largest batch, and the cost of AutoMem."""
+"""Summary of `dithc bench automem`: training with less memory, and the cost of AutoMem."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dithc.core.measurements import ABSENT, Measurement, Table, gib, percent, rounded, with_deviation
+from dithc.core.measurements import ABSENT, Measurement, Table, gib, percent, with_deviation
 
 RUNS = [
     *("Variant", "s per step", "Slower by", "Stall", "Process peak", "Fast tier peak", "Budget", "Moved per step"),
     "Same losses",
 ]
 STEPS = ["Model", "Variant", "s per step", "Over the first", "Page faults per step", "Same losses"]
-BATCHES = ["Variant", "Largest batch", "Tried"]
 # Statuses of a process that SIGKILL ended, directly and through its launcher.
 KILLS = ("status -9", "status 137")
 
@@ -41,10 +40,6 @@ def _table(name: str, part: Mapping[str, Any], settings: Mapping[str, Any]) -> T
         share = f"{settings['memory_limit_fraction']:.0%} of the unmanaged peak"
         title = f"{network}: a process of {gib(part['limit_bytes'])}, {share}, with a file tier"
         return Table(title=title, head=RUNS, rows=[_run(row) for row in rows])
-    if name == "largest-batch":
-        ratio = "" if part["ratio"] is None else f": {rounded(part['ratio'])} times the images"
-        title = f"{network.partition(',')[0]}, largest batch in {gib(part['limit_bytes'])}{ratio}"
-        return Table(title=title, head=BATCHES, rows=[_largest(row, part["max_batch"]) for row in rows])
     title = "Outputs from the pool, and from the allocator of PyTorch"
     title = title if name == "pool" else "The cost of AutoMem if everything is resident"
     title += f"; batch {settings['batch']}, {settings['dtype']}"
@@ -62,11 +57,6 @@ def _run(row: Mapping[str, Any]) -> list[str]:
         ABSENT if steps is None else gib(steps.get("loaded_bytes", 0) + steps.get("offloaded_bytes", 0)),
         _agreement(row.get("losses_identical")),
     ]
-
-
-def _largest(row: Mapping[str, Any], limit: int) -> list[str]:
-    probes = ", ".join(f"{probe['batch']} {probe['status']}" for probe in row["probes"])
-    return [row["name"], f"{row['largest']}{' (the largest probes)' if row['largest'] == limit else ''}", probes]
 
 
 def _step(row: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dithc.bench.collectives import collectives_summary
 from dithc.bench.step import loss_curves
 from dithc.bench.tables.automem import automem_summary
 from dithc.bench.tables.scaling import scaling_summary
@@ -102,7 +101,6 @@ def tune_summary(result: Mapping[str, Any]) -> Measurement:
 
 SUMMARIES: Mapping[str, Callable[[Mapping[str, Any]], Measurement]] = {
     "automem": automem_summary,
-    "collectives": collectives_summary,
     "curves": loss_curves.curves_summary,
     "ops": ops_summary,
     "quality": quality_summary,

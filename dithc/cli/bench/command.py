@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.cli.bench.arguments import INTERRUPTED, PARTIAL_SUFFIX
-from dithc.cli.bench.distributed import AUTOMEM, COLLECTIVES, SCALING, STEPWISE, STRATEGIES
+from dithc.cli.bench.distributed import AUTOMEM, SCALING, STEPWISE, STRATEGIES
 from dithc.cli.bench.quality import QUALITY
 from dithc.cli.bench.single_process import CURVES, OPS, STEP
 from dithc.cli.bench.training import TRAINING
@@ -19,16 +19,14 @@ KINDS = {
     "scaling": SCALING,
     "stepwise": STEPWISE,
     "automem": AUTOMEM,
-    "collectives": COLLECTIVES,
     "quality": QUALITY,
 }
 EXAMPLE = "\n".join(kind.example for kind in KINDS.values())
 INTERNAL = {"training": TRAINING}  # started by other benchmarks; not listed in the help
 
 
-# Measurements that do not resume: one rank of a training run, a measurement of minutes whose ranks act together, and an
-# experiment of the workflow, which resumes itself.
-IN_ONE_GO = ("training", "collectives", "quality")
+# Measurements that do not resume: one rank of a training run, and an experiment of the workflow, which resumes itself.
+IN_ONE_GO = ("training", "quality")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.bench.resume import MeasurementStopped, measurement_session
 
     kind = (KINDS | INTERNAL)[args.kind]
-    if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):
+    if args.kind in IN_ONE_GO:
         return kind.run(args)
     journal = args.json.with_suffix(PARTIAL_SUFFIX) if args.json is not None else None
     with measurement_session(journal, settings=_identity(args) if journal is not None else {}) as session:

@@ -1,4 +1,4 @@
-"""`dithc bench strategies`, `scaling`, `stepwise`, `automem` and `collectives`: interleaved measurements in child processes."""
+"""`dithc bench strategies`, `scaling`, `stepwise` and `automem`: interleaved measurements in child processes."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,6 @@ from dithc.cli.bench.arguments import (
     Benchmark,
     add_choice,
     add_dtype,
-    add_json,
     add_model,
     add_models,
     add_option,
@@ -63,27 +62,16 @@ def _add_stepwise(parser: argparse.ArgumentParser) -> None:
 def _add_automem(parser: argparse.ArgumentParser) -> None:
     add_model(parser, default="DiT-XL/2")
     add_dtype(parser)
-    parser.add_argument("--parts", help="parts among budget, file, largest-batch, pool, resident (default: all)")
+    parser.add_argument("--parts", help="parts among budget, file, pool, resident (default: all)")
     add_option(parser, "--fast-memory-fraction", 0.4, "budget of the fastest tier, relative to unmanaged use")
     add_option(parser, "--memory-limit-fraction", 0.6, "process limit in `file`, relative to unmanaged use")
     folder = "folder of the file tier (default: .)"
     parser.add_argument("--spill-folder", type=Path, default=Path(), metavar="DIR", help=folder)
     add_option(parser, "--spill-gib", 16.0, "size of the file tier")
-    add_option(parser, "--memory-gib", 24.0, "limit of `largest-batch`", dest="memory_gib", metavar="GIB")
-    add_option(parser, "--max-batch", 64, "largest batch to try")
     add_option(parser, "--step-models", "S/2,B/2", "presets of `pool` and `resident`", type=presets)
     add_option(parser, "--step-rounds", 15, "steps per variant in `pool` and `resident`")
     parser.add_argument("--threads", type=int, help="compute threads (default: the core plan's)")
     add_steps(parser, rounds=2, unit="variant", warmup=3)
-
-
-def _add_collectives(parser: argparse.ArgumentParser) -> None:
-    add_option(parser, "--ranks", 2, "ranks to start here, one thread each")
-    add_option(parser, "--mib", 64, "size of the fp32 buffer on each rank")
-    add_option(parser, "--warmup", 2, "untimed rounds")
-    add_option(parser, "--rounds", 11, "timed rounds")
-    parser.add_argument("--on-ranks", action="store_true", help=argparse.SUPPRESS)
-    add_json(parser)
 
 
 def _scaling(args: argparse.Namespace) -> int:
@@ -94,24 +82,6 @@ def _scaling(args: argparse.Namespace) -> int:
     parent = args.json.resolve().parent if args.json and args.ranks_per_node else None
     result = training.scaling.bench_scaling(settings, folder=parent)
     return emit(result, args.json, [point for curve in result["curves"] for point in curve["points"]])
-
-
-def _collectives(args: argparse.Namespace) -> int:
-    import json
-
-    from dithc.bench import collectives
-    from dithc.cli.distributed import ranks
-    from dithc.config import ExperimentConfig
-    from dithc.core.artifacts import outputs
-
-    settings = settings_of(collectives.CollectivesSettings, args)
-    if not args.on_ranks:
-        return emit(collectives.bench_collectives(settings), args.json, [])
-    with ranks(ExperimentConfig(), expected=None, timeout_seconds=60) as group:  # on the cores of a training run
-        result = collectives.measure(settings, group)
-        if group.rank == 0 and args.json:
-            outputs.write(args.json, json.dumps(result) + "\n")
-    return 0
 
 
 STRATEGIES = Benchmark(
@@ -136,14 +106,8 @@ STEPWISE = Benchmark(
     runner("training:stepwise.bench_stepwise", lambda result: result["stages"]),
 )
 AUTOMEM = Benchmark(
-    "training in less memory: budgets, a file tier, the largest batch; the memory pool",
+    "training in less memory: budgets, a file tier, the memory pool",
     "dithc bench automem --model S/2 --parts budget,file --json automem.json",
     _add_automem,
     runner("automem:bench_automem", lambda result: [row for part in result["parts"].values() for row in part["rows"]]),
-)
-COLLECTIVES = Benchmark(
-    "all-reduce by dithc-mpi in its modes, MPI and gloo",
-    "dithc bench collectives --ranks 2 --mib 16 --json collectives.json",
-    _add_collectives,
-    _collectives,
 )

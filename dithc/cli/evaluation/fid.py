@@ -114,8 +114,6 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
         "rendering": _rendering(numbers.get("rendering")),
         "comparable": "yes" if numbers["comparable_to_published"] else "NO",
     }
-    if numbers.get("fid_interval"):
-        rows["FID"] += " [{:.4g}, {:.4g}] (95 %)".format(*numbers["fid_interval"])
     rows["clipped"] = f"{_share(numbers['clipped_real'])} real, {_share(numbers['clipped_generated'])} generated pixels"
     if found := numbers["detectability"]:
         rows["AUC"] = ", ".join(f"{one['auc']:.2f} at {scale}" for scale, one in found.items())

@@ -81,18 +81,15 @@ class AutoMemBenchConfig(Settings):
     """Images per step."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type."""
-    parts: list[Literal["budget", "file", "largest-batch", "pool", "resident"]] = ["budget", "pool", "resident"]
-    """Measurements. budget: with a budget of the fastest tier; file: a limit on the process, with a file tier;
-    largest-batch: the largest batch under a limit; pool: steps with and without the pool; resident: steps with and
-    without AutoMem if no data moves."""
+    parts: list[Literal["budget", "file", "pool", "resident"]] = ["budget", "pool", "resident"]
+    """Measurements. budget: with a budget of the fastest tier; file: a limit on the process, with a file tier; pool: steps
+    with and without the pool; resident: steps with and without AutoMem if no data moves."""
     fast_memory_fraction: float = Field(default=0.4, gt=0, lt=1)
     """Budget of the fastest tier, as a share of the memory that training uses without AutoMem."""
     spill_folder: Place = "."
     """Folder of the file tier, on a local disk."""
     spill_gib: Gib = 16.0
     """Size of the file tier in GiB."""
-    memory_gib: Gib | None = None
-    """Memory limit of a process in GiB for `largest-batch`."""
     rounds: Positive = 2
     """Runs of each variant, interleaved."""
 

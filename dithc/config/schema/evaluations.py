@@ -17,7 +17,7 @@ MAX_STEPS = 9_999_999  # training steps; file names have seven digits
 
 
 Factor = Annotated[int, Field(ge=2, le=64)]  # side of a coarse pixel over the side of a pixel
-Metric = Literal["precision-recall", "interval", "bands", "indices", "spectra"]
+Metric = Literal["precision-recall", "bands", "indices", "spectra"]
 OF_PIXELS = {"bands", "indices", "spectra"}
 
 
@@ -126,9 +126,9 @@ class EvaluationConfig(Settings):
     num_real_images: int | None = Field(default=None, ge=2, le=10**8)
     """Number of real tiles, chosen by the experiment's seed; all tiles of the split if unset."""
     metrics: list[Metric] = Field(default=[], max_length=len(get_args(Metric)))
-    """Metrics in addition to FID and KID. From features: precision-recall (3 neighbors), interval
-    (95%, of FID). From pixels in the units of the dataset: bands (distance of each band's distribution, spectral angle,
-    correlations), indices (NDVI and NDWI), spectra (radial power of each band)."""
+    """Metrics in addition to FID and KID. From features: precision-recall (3 neighbors). From pixels in the units of the
+    dataset: bands (distance of each band's distribution, spectral angle, correlations), indices (NDVI and NDWI), spectra
+    (radial power of each band)."""
     band_triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
     """FID and KID of other bands than the display bands, passed to the extractor as red, green and blue, such as [B12,
     B11, B04]. Each band is scaled from its 1st to its 99th percentile, on both sides."""

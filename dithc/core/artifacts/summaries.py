@@ -214,7 +214,6 @@ class FidSummary(_Compared, total=False):
     detectability: dict[str, dict[str, Any]] | None
     memorized_fraction: float | None
     memorized_fraction_val: float | None
-    fid_interval: Interval | None
     floor_at_n: float | None
     clipped_real: float | None
     clipped_generated: float | None

@@ -1,4 +1,4 @@
-"""Distances of two sets of images by features: FID and KID with floors and intervals, precision and recall.
+"""Distances of two sets of images by features: FID with floors, KID with intervals, precision and recall.
 
 Contents: pure functions of features or of their statistics, in float64.
 
@@ -8,7 +8,6 @@ Extending: another distance is a file here, and an optional metric of `compare_f
 """
 
 from dithc.evaluate.distances.frechet import FidFloor, fid, fid_floor, fid_floor_at, small_sample_warning
-from dithc.evaluate.distances.interval import fid_interval
 from dithc.evaluate.distances.kernel import kid
 from dithc.evaluate.distances.precision_recall import precision_recall
 
@@ -17,7 +16,6 @@ __all__ = [
     "fid",
     "fid_floor",
     "fid_floor_at",
-    "fid_interval",
     "kid",
     "precision_recall",
     "small_sample_warning",

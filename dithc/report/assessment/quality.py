@@ -75,8 +75,7 @@ def quality(records: ReportRecords, run: str) -> tuple[Assessment, list[ScaleMar
     # The codec is scored on its input tiles, so its FID may be below the floor of other tiles.
     limits = [codec.score.fid] if codec and codec.score else []
     description, rating = _rate(final.fid, max([*limits, *(floor[:1] if floor else [])], default=None))
-    interval = f" {between(final.fid_interval)}" if final.fid_interval else ""
-    parts = [f"FID {score(final.fid)}{interval} {item.label}"]
+    parts = [f"FID {score(final.fid)} {item.label}"]
     if codec and codec.score:
         parts.append(f"{_ratio(final.fid, codec.score.fid)} the codec alone")
     if floor:

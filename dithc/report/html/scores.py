@@ -52,7 +52,7 @@ def _row(records: ReportRecords, item: EvaluationRecord) -> list[Cell]:
     if scores is None:
         return [name, sampler, Cell(text="not run"), *[Cell(text=ABSENT)] * 4]
     values = {
-        "FID": _score_cell(scores.fid, scores.fid_interval, strong=records.measure == "FID"),
+        "FID": _score_cell(scores.fid, None, strong=records.measure == "FID"),
         "KID": _score_cell(scores.kid, scores.kid_interval, strong=records.measure == "KID"),
     }
     real = Cell(text=f"{scores.n_real:,}", notes=[f"split {item.real_split}", *_clipped(scores.clipped_real)])

@@ -75,7 +75,7 @@ class BenchmarkArguments:
         words += options(
             fast_memory_fraction=bench.fast_memory_fraction, spill_folder=bench.spill_folder, spill_gib=bench.spill_gib
         )
-        return shlex.join(["automem", *words, *options(rounds=bench.rounds, memory_gib=bench.memory_gib)])
+        return shlex.join(["automem", *words, *options(rounds=bench.rounds)])
 
     def simulate(self, mode: str) -> str:
         bench = self.bench.simulate

@@ -98,7 +98,7 @@ def rendering(display: datasets.RenderingConfig) -> str:
 def _score(numbers: Any) -> str:
     floor = f"floor {numbers['floor']:.4g}" if numbers.get("floor") is not None else "no floor"
     kid = f"KID {numbers['kid']:.4g}{_interval(numbers.get('kid_interval'))}" if numbers.get("kid") is not None else ""
-    fid = f"FID {numbers['fid']:.4g}{_interval(numbers.get('fid_interval'))}"
+    fid = f"FID {numbers['fid']:.4g}"
     return joined(fid, floor, kid, f"n {numbers['n_generated']} generated, {numbers['n_real']} real")
 
 

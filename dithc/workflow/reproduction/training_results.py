@@ -59,12 +59,12 @@ def _row_and_column(experiment: ExperimentConfig, name: str) -> tuple[str, str]:
 def _cell(
     experiment: ExperimentConfig, scores: Sequence[tuple[Path, Manifest]], page: Path, *, is_alone: bool
 ) -> ResultCell:
-    """Return the median and range over seeds; for one seed the score with its interval."""
+    """Return the median and range over seeds; for one seed the score."""
     path, score = sorted(scores, key=lambda pair: pair[1].summary["fid"])[(len(scores) - 1) // 2]
     row, column = _row_and_column(experiment, score.name)
     run = experiment.runs[experiment.evaluations[score.name].run]
     numbers, fids = score.summary, [pair.summary["fid"] for _, pair in scores]
-    low, high = numbers.get("fid_interval") or (None, None)
+    low, high = None, None
     seeds = f"seed {experiment.seed_of(experiment.evaluations[score.name].run)}"
     if len(scores) > 1:
         low, high, seeds = min(fids), max(fids), f"{'' if len(scores) % 2 else 'lower '}median of {len(scores)} seeds"

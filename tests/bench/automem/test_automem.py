@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from dithc.bench import summary
-from dithc.bench.automem.training_runs import automem_row, find_largest
+from dithc.bench.automem.training_runs import automem_row
 from dithc.bench.training.run import TrainingResult
 from dithc.cli import main
 from dithc.core.artifacts import outputs
-from dithc.core.logging import UserError
 from tests.ranks import needs_kernels
 
 SMALL = ["--override=hidden_size=192", "--override=depth=4", "--override=num_heads=3", "--model", "S/2", "--batch", "8"]
@@ -26,26 +25,6 @@ def run(*seconds: float, peak: int = 900, losses: tuple[float, ...] = (1.0,), me
 def memory(peak: int, *, stall: tuple[float, ...]) -> dict[str, Any]:
     steps = {"stall_seconds": list(stall), "loaded_bytes": [10.0] * len(stall), "offloaded_bytes": [5.0] * len(stall)}
     return {"tiers": [{"name": "fast", "peak_backed_bytes": peak, "budget_bytes": 400}], "steps": steps, "plan": {}}
-
-
-def test_largest_batch_is_found_from_any_starting_batch() -> None:
-    for most in (1, 7, 64):
-        for truth in range(most + 1):
-            for first in (1, 8, 100):
-                tried = []
-
-                def step(batch: int, truth: int = truth, tried: list[int] = tried) -> TrainingResult:
-                    tried.append(batch)
-                    return run(1.0) if batch <= truth else TrainingResult(status="oom")
-
-                assert find_largest(step, first=first, most=most)[0] == truth
-                assert len(tried) == len(set(tried)), "a batch was tried twice"
-                assert max(tried) <= most
-
-
-def test_failure_other_than_oom_ends_the_search() -> None:
-    with pytest.raises(UserError, match="no such model"):
-        find_largest(lambda _: TrainingResult(status="failed", reason="no such model"), first=1, most=4)
 
 
 def test_managed_row_reports_budget_stalls_and_loss_equality() -> None:
@@ -77,12 +56,9 @@ def test_table_lists_reasons_and_exceeded_budgets() -> None:
         "step_rounds": 9,
     }
     part = {"limit_bytes": 3 << 29, "how": "RLIMIT_DATA", "rows": [killed, managed]}
-    probes = [{"batch": 4, "status": "ok", "seconds": 1.0}, {"batch": 5, "status": "oom", "seconds": None}]
-    large = {"name": "plain torch", "status": "ok", "largest": 4, "probes": probes}
-    batches = {"limit_bytes": 1, "how": "", "max_batch": 4, "ratio": 1.0, "rows": [large]}
-    parts = {"file": part, "largest-batch": batches}
+    parts = {"file": part}
     text = summary({"bench": "automem", "settings": settings, "counted": {}, "parts": parts}).text()
-    for part_text in ("killed for lack of memory", "1.25 GiB resident", "EXCEEDED", "10.0%", "4 ok, 5 oom"):
+    for part_text in ("killed for lack of memory", "1.25 GiB resident", "EXCEEDED", "10.0%"):
         assert part_text in text
 
 

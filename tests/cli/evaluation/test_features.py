@@ -17,7 +17,7 @@ from dithc.sample.shards import ImageShards
 from tests.cli.small_experiment import SmallExperiment
 from tests.ranks import ROOT, launch_arguments, needs_launcher
 
-METRICS = ["precision-recall", "interval", "bands", "indices", "spectra"]
+METRICS = ["precision-recall", "bands", "indices", "spectra"]
 
 
 class FeatureExperiment(SmallExperiment):

@@ -1,6 +1,7 @@
 """Ranks that a benchmark starts with `dithc launch`, and that end with the benchmark."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from dithc.bench.resume import sigterm_exits
 from dithc.core.logging import UserError, get_logger
+from dithc.core.processes import die_with_parent
 from dithc.engine.comm import traffic
 
 REMOVED_VARIABLES = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")  # variables of a launcher or of thread settings
@@ -65,10 +67,20 @@ def run_child(command: Sequence[str], **settings: Any) -> Iterator["subprocess.P
     """Start a command without the thread settings of this process, and end it when the block exits.
 
     An error, Ctrl-C or SIGTERM (raised as SystemExit 143 inside the block) sends SIGTERM, which `dithc launch`
-    forwards. `settings` are arguments of subprocess.Popen.
+    forwards. The kernel sends it if this process is killed. `settings` are arguments of subprocess.Popen.
     """
+    own_preparation = settings.pop("preexec_fn", None)
+
+    def prepare() -> None:
+        die_with_parent(signal.SIGTERM)
+        if own_preparation is not None:
+            own_preparation()
+
     environment = {name: value for name, value in os.environ.items() if name not in REMOVED_VARIABLES}
-    with sigterm_exits(), subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, **settings) as child:
+    with (
+        sigterm_exits(),
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=prepare, **settings) as child,
+    ):
         try:
             yield child
         except BaseException:

@@ -51,6 +51,8 @@ def run_in_turns(
     """
     with tempfile.TemporaryDirectory(prefix=".dithc-turns-", dir=parent) as folder, ExitStack() as stack:
         members = [_Member(run, Path(folder) / str(number), stack) for number, run in enumerate(runs)]
+        for one in members:
+            stack.callback(one.end)  # of all members, before any is waited for
         with progress(total=math.ceil(max(0.0, until - time.monotonic())), label=label, unit="s") as bar:
             start = time.monotonic()
 
@@ -107,10 +109,15 @@ class _Member:
         if finished == 1:  # the first timed cycle
             self._cycles = max(1, int(TURN_SECONDS / self.seconds))
 
+    def end(self) -> None:
+        """Send SIGTERM to a running process."""
+        if self.is_running:
+            self._child.terminate()
+
     def result(self) -> TrainingResult:
         """End the run, and return its result."""
         if self.is_running and (self._turns.finished or 0) < 1 + self.run.cycle:
-            self._child.terminate()
+            self.end()
             self._child.wait()
             return TrainingResult(status="stopped", reason=TIME_OVER)
         self._turns.allow(0)

@@ -12,6 +12,7 @@ MICRO_BATCH = ("batch", "forward", "backward")
 REHEARSED_PARAMETERS, MIN_BLOCKS = 30e6, 2  # more weights than caches hold, and less than take long to allocate
 # The part of a micro-batch that is proportional to its images, at least; noise may hide it.
 MIN_IMAGE_SHARE = 0.3
+MICRO_BATCHES = 2  # of a step of a rehearsal with several sizes
 MIN_SPREAD = 0.05
 # On measured memory, because peaks of other micro-batches differ by 2%; with tensor parallelism they were up to 9% higher.
 MEMORY_MARGIN, TENSOR_MARGIN = 1.02, 1.09
@@ -56,6 +57,13 @@ def time_costs(
     image = (first[large] - first[small]) / (large - small) if large > small else first[large] / large
     image = min(max(image, MIN_IMAGE_SHARE * first[large] / large), first[large] / large)
     call = first[large] - image * large
+    if large > small:  # ranks wait for each other, and the sum of medians is below the median of sums
+        sums = {
+            size: median(seconds for seconds, step in zip(result["seconds"], steps, strict=False) if size in step.sizes)
+            for size in sizes
+        }
+        stretch = max(1.0, (sums[large] - sums[small]) / (MICRO_BATCHES * image * (large - small)))
+        call, image = stretch * call, stretch * image
     update = median(step.rest for step in steps)
     expected = [sum(call + image * size for size in step.sizes) + update for step in steps[: len(result["seconds"])]]
     waits = [seconds - whole for seconds, whole in zip(result["seconds"], expected, strict=True)]

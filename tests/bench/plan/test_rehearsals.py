@@ -70,6 +70,14 @@ def test_times_of_a_run_with_recomputation_are_those_without_it():
     assert fitting.derived(found, (*NAME[:3], "block")).seconds(4) == pytest.approx(CALL + 4 * IMAGE)
 
 
+def test_delays_in_proportion_to_the_work_belong_to_micro_batches():
+    result = result_of(task_of(), process=4e8, image=9e7)
+    result["seconds"] = [1.1 * 2 * (CALL + IMAGE * size) + UPDATE + WAIT for size in (1, 4)]
+    found = fitting.time_costs(result, NAME, sizes=[1, 4], tensor_ranks=1)
+    assert found.seconds(4) == pytest.approx(1.1 * (CALL + 4 * IMAGE))
+    assert found.exposed_seconds == pytest.approx(WAIT)
+
+
 def test_shards_divide_the_update():
     found = fitting.time_costs(result_of(task_of(), process=4e8, image=9e7), NAME, sizes=[1, 4], tensor_ranks=1)
     sharded = fitting.derived(found, (*NAME[:2], "zero1", NAME[3]))

@@ -121,7 +121,7 @@ class Rehearsals:
             size = min(max(MIN_IMAGES, images), _power_of_two(self._share(names[0])))
             possible = [name for name in names if not self._reason_against(name, images=size)]
             if possible:
-                wanted.append((possible, sorted({1, size})))
+                wanted.append((possible, self._sizes(possible[0], sorted({1, size}))))
         for group, until in self._groups(wanted, lambda one: self._bytes(one[0][0], one[1][-1]), until=self._end):
             self._measure(group, until=until)
         costs = fitting.with_common_images(self.costs, self.short_task, self.node.tensor_ranks)

@@ -24,7 +24,7 @@ def task_of(preset: str = "DiT-S/2", **settings: object) -> plans.TrainingTask:
     return plans.TrainingTask(name="x", run=run, tokens=256)
 
 
-def result_of(task: plans.TrainingTask, *, process: float, image: float, excess: float = 0.0) -> dict:
+def result_of(task: plans.TrainingTask, *, process: float, image: float, excess: float = 0.0, large: int = 4) -> dict:
     """Return the JSON of a rehearsal of two ranks with known costs; `excess` lengthens the last backward pass of a step."""
 
     def step(images: int) -> dict:
@@ -35,9 +35,9 @@ def result_of(task: plans.TrainingTask, *, process: float, image: float, excess:
         phases += [("wait for gradients", WAIT), ("update", UPDATE)]
         return {"images": images, "share": 2 * images, "seconds": phases}
 
-    steps = [step(1), step(4)]
+    steps = [step(1), step(large)]
     state = memory.rank_memory(task.run, process=0.0).total
-    peaks = [{"images": size, "private_bytes": 0, "shared_bytes": 0, "file_bytes": 0} for size in (0, 1, 4)]
+    peaks = [{"images": size, "private_bytes": 0, "shared_bytes": 0, "file_bytes": 0} for size in (0, 1, large)]
     for peak in peaks[1:]:
         peak |= {
             "private_bytes": state + process + peak["images"] * image - 20e6,
@@ -199,6 +199,25 @@ def test_ratio_on_two_nodes_corrects_plans_of_more_nodes(monkeypatch):
     assert corrected.best.seconds == pytest.approx(2 * table.best.seconds, rel=0.02)
     assert note.startswith("best plans on 2 nodes, 8 images: 2.0")
     assert planning._timed(table, measuring, nodes=8, most=1) == (table, [])
+
+
+def test_recomputation_alone_is_measured_where_nothing_else_fits_into_memory(monkeypatch):
+    task, name = task_of(global_batch_size=4), ("cftp", 1, "none", "block")
+    needs = [memory.rank_memory(task.run, images=2, tokens=256, recompute=one).total for one in ("block", "none")]
+    node = rehearsals.Node(1, 1, 1, sum(needs) / 2, flops=1.5e10)  # time for a micro-batch of two images
+    measuring = rehearsals.Rehearsals(task=task, node=node, shape=(4, 32, 32))
+
+    def run_in_turns(runs, **_):
+        ((settings,),) = (run.settings for run in runs)
+        assert settings["recompute"] == "block"
+        _, large = settings["micro_batches"]
+        result = result_of(task, process=4e8, image=9e7, large=large)
+        return [TrainingResult(seconds=result["seconds"], result={"sequence": [result]})]
+
+    monkeypatch.setattr(rehearsals, "run_in_turns", run_in_turns)
+    assert list(measuring.measure()) == [name]
+    assert list(measuring.skipped) == [("cftp", 1, "none", "none")]
+    assert measuring.costs[name].seconds(4) == pytest.approx(CALL + 4 * IMAGE)
 
 
 @pytest.mark.parametrize(

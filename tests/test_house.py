@@ -14,7 +14,6 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PUBLIC_NAMES = 300, 60, 10
 ENTRANCES = {
     "rasterio": ("dithc/data/raster/", "dithc/data/grids.py", "dithc/data/readers/gaofen2/orthorectify.py"),
     "PIL": ("dithc/data/images.py",),
-    "zarr": ("dithc/data/export/zarr_store.py",),
     "pystac_client": ("dithc/data/stac/catalog.py",),
     "lxml": ("dithc/data/xml.py",),
     "pyarrow": ("dithc/data/parquet.py",),

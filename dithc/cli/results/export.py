@@ -8,15 +8,13 @@ from dithc.core.logging import user_error
 
 SUMMARY = (
     "Writes for other programs: a checkpoint's weights (safetensors, the original DiT code, diffusers), generated images "
-    "and real tiles (GeoTIFF, zarr)."
+    "and real tiles (GeoTIFF)."
 )
 EXAMPLE = (
     "dithc export --checkpoint results/demo/runs/sentinel2/step_0001000.json --out sentinel2.safetensors\n"
-    "dithc export --samples results/demo/samples/sentinel2-after/manifest.json --format geotiff --select 0:8 "
-    "--out products"
+    "dithc export --samples results/demo/samples/sentinel2-after/manifest.json --select 0:8 --out products"
 )
-WEIGHTS = ("safetensors", "official", "diffusers")
-IMAGES = ("geotiff", "zarr")
+FORMATS = ("safetensors", "official", "diffusers")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,11 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--tiles", type=Path, metavar="MANIFEST", help="manifest of real tiles")
     parser.add_argument(
         "--format",
-        choices=(*WEIGHTS, *IMAGES),
-        help="for weights: one safetensors file with the official names (default), a .pt file for the original DiT "
-        "code (official), or a folder for diffusers' DiTTransformer2DModel.from_pretrained. For images: a folder of "
-        "cloud-optimized GeoTIFF files (default) or with a zarr store, in the units and integers of their dataset, "
-        "with bands, scale, seeds and checkpoint",
+        choices=FORMATS,
+        help="of weights: one safetensors file with the official names (default), a .pt file for the original DiT "
+        "code (official), or a folder for diffusers' DiTTransformer2DModel.from_pretrained. Images become "
+        "cloud-optimized GeoTIFF files in the units and integers of their dataset, with bands, scale, seeds and checkpoint",
     )
     parser.add_argument("--weights", choices=("ema", "raw"), help="averaged or raw weights (default ema)")
     parser.add_argument("--select", metavar="FIRST:END", help="images, END exclusive, both optional (default: all)")
@@ -43,33 +40,30 @@ def folder(args: argparse.Namespace) -> Path:
 
 def run(args: argparse.Namespace) -> int:
     of_weights = args.checkpoint is not None
-    formats = WEIGHTS if of_weights else IMAGES
-    layout: Any = args.format or formats[0]
-    unused = "--select" if of_weights and args.select else "--weights" if not of_weights and args.weights else None
-    if layout not in formats or unused:
-        content = "weights of a checkpoint" if of_weights else "images"
+    unused = [name for name in (["select"] if of_weights else ["format", "weights"]) if getattr(args, name)]
+    if unused:
+        content = "weights of a checkpoint" if of_weights else "images, which become GeoTIFF files"
         raise user_error(
-            f"{unused or f'--format {layout}'} is not for {content}",
-            got=unused or layout,
-            expected=f"of {content}: --format {' | '.join(formats)}, and {'--weights' if of_weights else '--select'}",
-            fix=f"remove {unused}" if unused else "choose one of these formats",
+            f"--{unused[0]} is not for {content}",
+            got=f"--{unused[0]} {getattr(args, unused[0])}",
+            expected="--format and --weights" if of_weights else "--select",
+            fix=f"remove --{unused[0]}",
         )
     if not of_weights:
-        return _images(args, layout)
+        return _images(args)
     from dithc.train import export
 
+    layout: Any = args.format or FORMATS[0]
     written = export(args.checkpoint, weights=args.weights or "ema", layout=layout, out=args.out)
     print(f"{args.out}: step {written['step']}, {written['tensors']} tensors, {written['bytes']} bytes")
     return 0
 
 
-def _images(args: argparse.Namespace, layout: Any) -> int:
+def _images(args: argparse.Namespace) -> int:
     from dithc.data.export import export_images
 
     str(args.out.resolve()).encode()  # GDAL accepts UTF-8 only; the command line reports the error
     stage: Literal["sample", "tiles"] = "sample" if args.samples else "tiles"
-    numbers = export_images(
-        args.samples or args.tiles, stage=stage, layout=layout, out=args.out, select=args.select or ":"
-    )
+    numbers = export_images(args.samples or args.tiles, stage=stage, out=args.out, select=args.select or ":")
     print(f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} clipped")
     return 0

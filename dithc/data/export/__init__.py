@@ -4,14 +4,12 @@ Purpose: shards contain numbers in [-1, 1] without names, for training. Other pr
 Contents: `open_stage.open_stage` opens a stage with arrays (scenes, tiles, latents, samples, features, restorations) as
 xarray objects that are read on access. Only it and `lazy_arrays` import xarray, which other commands do not need.
 `GeneratedImages` returns samples in the units of their dataset. `export_images` exports generated
-images or real tiles as cloud-optimized GeoTIFF or zarr.
+images or real tiles as cloud-optimized GeoTIFF.
 Invariants: values are the inverse of the dataset's scaling, in the integer type of its source, each within half a step.
 Values beyond this type are clipped and counted. Real tiles have the coordinate system of their scene. Generated images
 have none; generated scenes have a local grid in meters, and are read and written by rows. Inputs of a manifest are
-identified by their digests. An export folder appears complete, with its manifest, or not at all. Only `zarr_store.py`
-imports zarr, an optional dependency.
-Extending: a stage with arrays is a function in `open_stage.py`. A format is a module like `zarr_store.py` and a value of
-`export_images.Format`.
+identified by their digests. An export folder appears complete, with its manifest, or not at all.
+Extending: a stage with arrays is a function in `open_stage.py`. xarray writes other formats, such as NetCDF and zarr.
 """
 
 from dithc.data.export.export_images import export_images

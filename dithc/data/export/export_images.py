@@ -1,4 +1,4 @@
-"""Export of the images of a manifest: a folder of GeoTIFF files, or a zarr store, with a manifest."""
+"""Export of the images of a manifest: a folder of GeoTIFF files with a manifest."""
 
 import time
 from collections import Counter
@@ -13,22 +13,18 @@ from dithc.core.artifacts import Manifest, outputs
 from dithc.core.logging import get_logger, progress, unwritten, user_error
 from dithc.data import products
 from dithc.data.export.images import Clipped, GeneratedImageExport, RealTiles
-from dithc.data.export.zarr_store import require_zarr, write_zarr
 
 Stage = Literal["sample", "tiles"]
-Format = Literal["geotiff", "zarr"]
-STORE = "images.zarr"
 OVERVIEWS = 4 / 3  # bytes of an image with all overviews, divided by bytes of the image
 log = get_logger(__name__)
 
 
-def export_images(manifest: Path, *, stage: Stage, layout: Format, out: Path, select: str = ":") -> dict[str, Any]:
-    """Export the images of a manifest in the integer type of their dataset.
+def export_images(manifest: Path, *, stage: Stage, out: Path, select: str = ":") -> dict[str, Any]:
+    """Export the images of a manifest in the integer type of their dataset, one cloud-optimized GeoTIFF file per image.
 
     Args:
         manifest: Manifest of the images.
         stage: Stage of the manifest: generated images (`sample`) or real tiles (`tiles`).
-        layout: `geotiff` for one cloud-optimized file per image, `zarr` for one store, images.zarr.
         out: Output folder. An earlier export is replaced on success and unchanged otherwise.
         select: `FIRST:END` of the images; both are optional.
 
@@ -36,32 +32,25 @@ def export_images(manifest: Path, *, stage: Stage, layout: Format, out: Path, se
         The numbers of the new manifest.
 
     Raises:
-        UserError: `select` selects no image, the inputs of the manifest are not found, `out` holds other files, zarr is
-            not installed, or the disk is full.
+        UserError: `select` selects no image, the inputs of the manifest are not found, `out` holds other files, or
+            the disk is full.
     """
     start = time.monotonic()
     images: GeneratedImageExport | RealTiles = (
         GeneratedImageExport(manifest) if stage == "sample" else RealTiles(manifest)
     )
-    if layout == "zarr" and not images.are_scenes:
-        require_zarr()
     source = images.manifest
     indices = _select_images(select, len(images.labels))
     if images.are_scenes:
-        _check_scenes(images, len(indices), layout=layout, out=out)
+        _check_scenes(images, len(indices), out=out)
     try:
         with outputs.OutputFolder(out).replaced(stage="export", name=source.name) as folder:
             clipped: Clipped = np.zeros(len(images.bands.names), np.int64)
             stream = _monitor(images.images(indices), clipped, len(indices))
-            if layout == "geotiff":
-                paths = [products.write_geotiff(folder, image, bands=images.bands) for image in stream]
-            else:
-                shape = (len(indices), *images.shape[1:])
-                paths = write_zarr(folder / STORE, stream, bands=images.bands, shape=shape, tags=images.tags)
+            paths = [products.write_geotiff(folder, image, bands=images.bands) for image in stream]
             numbers = {
                 "images": len(indices),
                 "first": indices[0],
-                "format": layout,
                 "bands": list(images.bands.names),
                 "values": len(indices) * int(np.prod(images.shape[1:])),
                 "clipped": dict(zip(images.bands.names, map(int, clipped), strict=True)),
@@ -69,7 +58,7 @@ def export_images(manifest: Path, *, stage: Stage, layout: Format, out: Path, se
             Manifest(
                 stage="export",
                 name=source.name,
-                spec={"format": layout, "first": indices[0], "images": len(indices)},
+                spec={"first": indices[0], "images": len(indices)},
                 summary=numbers,
                 files=Manifest.entries(folder, paths),
                 inputs={str(manifest): source.digest},
@@ -82,10 +71,7 @@ def export_images(manifest: Path, *, stage: Stage, layout: Format, out: Path, se
     return numbers
 
 
-def _check_scenes(images: GeneratedImageExport | RealTiles, count: int, *, layout: Format, out: Path) -> None:
-    if layout != "geotiff":
-        fix = "use GeoTIFF; GDAL and xarray (rioxarray) can open parts of it"
-        raise user_error("scenes are written by rows", got=f"--format {layout}", expected="--format geotiff", fix=fix)
+def _check_scenes(images: GeneratedImageExport | RealTiles, count: int, *, out: Path) -> None:
     needed = int(np.prod(images.shape[1:])) * np.dtype(images.bands.dtype).itemsize
     # Assume that compression fails, and that one image exists twice while its overviews are built.
     needed = int(needed * (OVERVIEWS * count + OVERVIEWS))
@@ -125,7 +111,7 @@ def _monitor(images: Iterator[tuple[products.Image, Clipped]], total: Clipped, c
 
 def _report(numbers: dict[str, Any], bands: products.Bands, out: Path) -> None:
     clipped = Counter(numbers["clipped"])
-    summary = f"{numbers['images']} images in {out} ({numbers['format']}, {bands.dtype}, {bands.units or 'no units'})"
+    summary = f"{numbers['images']} images in {out} ({bands.dtype}, {bands.units or 'no units'})"
     if not clipped.total():
         log.info(f"{summary}; no values were clipped")
         return

@@ -75,7 +75,7 @@ def _file_steps(records: ReportRecords, run: RunRecord, item: EvaluationRecord |
         samples = shlex.quote(str(item.files.samples))
         yield NextStep(
             text="Export the images in the units of the dataset, for other programs.",
-            command=f"dithc export --samples {samples} --format geotiff --select 0:16 --out {shlex.quote(f'{run.name}-tiff')}",
+            command=f"dithc export --samples {samples} --select 0:16 --out {shlex.quote(f'{run.name}-tiff')}",
         )
     if records.config:
         yield NextStep(

@@ -127,7 +127,7 @@ def _outputs(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]
     stores += [f"and {len(runs) - MAX_STORES} more"] if len(runs) > MAX_STORES else []
     lines = [f"checkpoints: {', '.join(stores)}"] if runs else []
     if "sample" in rules:
-        lines += [f"samples: {root / 'samples'}/NAME/grid.png; as GeoTIFF or zarr: dithc export --help"]
+        lines += [f"samples: {root / 'samples'}/NAME/grid.png; as GeoTIFF: dithc export --help"]
     if "restore" in rules:
         lines += [f"restored scenes: {root / 'restorations'}/NAME/scene-*/mean.tif, deviation.tif, flags.tif"]
     if status.report is not None:

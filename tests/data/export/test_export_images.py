@@ -41,7 +41,7 @@ def physical(tiles: Path) -> np.ndarray:
 
 
 def test_generated_images_match_inverse_scaling_within_half_a_level(samples, tiles, tmp_path):
-    numbers = export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+    numbers = export_images(samples, stage="sample", out=tmp_path / "out")
     files = sorted((tmp_path / "out").glob("*.tif"))
     assert [file.name for file in files] == [f"image-{i:06d}.tif" for i in range(IMAGES)]
     for file, expected in zip(files, physical(tiles), strict=True):
@@ -59,7 +59,7 @@ def test_generated_images_match_inverse_scaling_within_half_a_level(samples, til
 
 
 def test_exported_files_contain_provenance_tags_and_band_metadata(samples, tmp_path):
-    export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="65:67")
+    export_images(samples, stage="sample", out=tmp_path / "out", select="65:67")
     manifest = Manifest.read(tmp_path / "out/manifest.json", stage="export")
     assert [entry["path"] for entry in manifest.files] == ["image-000065.tif", "image-000066.tif"]
     assert manifest.verify(tmp_path / "out") == []
@@ -86,7 +86,7 @@ def test_exported_files_contain_provenance_tags_and_band_metadata(samples, tmp_p
 
 def test_scene_is_exported_as_one_tiled_geotiff(scene_samples, tmp_path, monkeypatch):
     monkeypatch.setattr("dithc.data.export.images.VALUES_PER_READ", 3 * 1100 * 37)  # 37 rows at once
-    numbers = export_images(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+    numbers = export_images(scene_samples, stage="sample", out=tmp_path / "out")
     path = tmp_path / "out/image-000000.tif"
     assert {one.name for one in (tmp_path / "out").glob("[!.]*")} == {path.name, "manifest.json"}  # no sidecar file
     generated = GeneratedImages(scene_samples)
@@ -107,19 +107,17 @@ def test_scene_is_exported_as_one_tiled_geotiff(scene_samples, tmp_path, monkeyp
     assert json.loads(tags["DITHC_WINDOWS"]) == {"overlap": 0.25, "random_shift": False}
 
 
-def test_scene_for_zarr_or_a_small_disk_is_rejected_before_writing(scene_samples, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="written by rows"):
-        export_images(scene_samples, stage="sample", layout="zarr", out=tmp_path / "out")
+def test_scene_for_a_small_disk_is_rejected_before_writing(scene_samples, tmp_path, monkeypatch):
     module = importlib.import_module("dithc.data.export.export_images")  # the package exports the function
     monkeypatch.setattr(module, "disk_usage", lambda path: SimpleNamespace(free=10_000_000))
     with pytest.raises(UserError, match="larger than the disk") as error:
-        export_images(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
+        export_images(scene_samples, stage="sample", out=tmp_path / "out")
     assert "0.01 GB free" in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_exported_tiles_equal_source_pixels_and_georeference(tiles, tmp_path):
-    numbers = export_images(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
+    numbers = export_images(tiles, stage="tiles", out=tmp_path / "out")
     assert numbers["images"] == 8
     assert sum(numbers["clipped"].values()) == 0
     for number, file in enumerate(sorted((tmp_path / "out").glob("*.tif"))):
@@ -140,7 +138,7 @@ def test_exported_tiles_equal_source_pixels_and_georeference(tiles, tmp_path):
 def test_images_of_display_codecs_are_uint8_with_the_display_scale(results, tmp_path, codec):
     root = Path(shutil.copytree(results, tmp_path / "copy"))  # inputs are found in the copied folder
     path = write_samples(root, root / "samples/sd/manifest.json", codec=codec)
-    export_images(path, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
+    export_images(path, stage="sample", out=tmp_path / "out", select="3:5")
     for image in (3, 4):
         with rasterio.open(tmp_path / f"out/image-{image:06d}.tif") as source:
             assert (source.dtypes[0], source.nodata) == ("uint8", None)
@@ -182,7 +180,7 @@ def test_stored_values_never_equal_the_nodata_value():
 @pytest.mark.parametrize("select", ["", "5", "3:3", "5:2", "0:71", "-3:", "a:b", "0:3:2"])
 def test_invalid_or_empty_selection_is_rejected(samples, tmp_path, select):
     with pytest.raises(UserError, match="--select selects no images"):
-        export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select=select)
+        export_images(samples, stage="sample", out=tmp_path / "out", select=select)
     assert not (tmp_path / "out").exists()
 
 
@@ -190,12 +188,12 @@ def test_output_folder_with_user_files_is_rejected_and_unchanged(samples, tmp_pa
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.tif").write_text("mine")
     with pytest.raises(UserError, match=r"mine\.tif"):
-        export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="0:2")
+        export_images(samples, stage="sample", out=tmp_path / "out", select="0:2")
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine.tif"]
 
 
 def test_interrupted_export_preserves_old_files_until_the_rerun(samples, tmp_path, monkeypatch):
-    export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="0:3")
+    export_images(samples, stage="sample", out=tmp_path / "out", select="0:3")
 
     def killed(*_: object, **__: object) -> Path:
         raise KeyboardInterrupt
@@ -203,10 +201,10 @@ def test_interrupted_export_preserves_old_files_until_the_rerun(samples, tmp_pat
     with monkeypatch.context() as patch:
         patch.setattr("dithc.data.products.write_geotiff", killed)
         with pytest.raises(KeyboardInterrupt):
-            export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
+            export_images(samples, stage="sample", out=tmp_path / "out", select="3:5")
     assert len(list((tmp_path / "out").glob("*.tif"))) == 3
     (tmp_path / ".out.tmp.host.1").mkdir()  # left by a killed process
-    export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
+    export_images(samples, stage="sample", out=tmp_path / "out", select="3:5")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out"]
     names = [file.name for file in outputs.files_of(tmp_path / "out")]
     assert names == [".manifest.provenance.json", "image-000003.tif", "image-000004.tif", "manifest.json"]
@@ -233,14 +231,13 @@ def test_samples_without_tiles_of_the_recorded_digest_are_rejected(results, tmp_
     manifest.inputs.update({path: "0" * 12 for path in manifest.inputs if "tiles" in path})
     manifest.write(lonely / "manifest.json")
     with pytest.raises(UserError, match=r"the tiles of .* were not found"):
-        export_images(lonely / "manifest.json", stage="sample", layout="geotiff", out=tmp_path / "out")
+        export_images(lonely / "manifest.json", stage="sample", out=tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--samples", "m", "--format", "diffusers"], "--format diffusers is not for images"),
-        (["--checkpoint", "m", "--format", "zarr"], "--format zarr is not for weights"),
+        (["--samples", "m", "--format", "diffusers"], "--format is not for images"),
         (["--checkpoint", "m", "--select", "0:2"], "--select is not for weights"),
         (["--tiles", "m", "--weights", "raw"], "--weights is not for images"),
     ],
@@ -248,36 +245,3 @@ def test_samples_without_tiles_of_the_recorded_digest_are_rejected(results, tmp_
 def test_options_of_weights_and_images_cannot_be_combined(arguments, message, tmp_path, capsys):
     assert main(["export", *arguments, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_missing_zarr_is_reported_with_the_install_command(samples, tmp_path, monkeypatch):
-    monkeypatch.setattr("dithc.data.export.zarr_store.find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"pip install 'dithc\[zarr\]'"):
-        export_images(samples, stage="sample", layout="zarr", out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("stage", ["sample", "tiles"])
-def test_zarr_store_has_the_values_of_the_geotiff_files(samples, tiles, tmp_path, stage):
-    pytest.importorskip("zarr", reason="zarr is not installed: pip install 'dithc[zarr]'")
-    import xarray
-
-    manifest = samples if stage == "sample" else tiles
-    numbers = export_images(manifest, stage=stage, layout="zarr", out=tmp_path / "zarr")
-    export_images(manifest, stage=stage, layout="geotiff", out=tmp_path / "geotiff")
-    store = xarray.open_zarr(tmp_path / "zarr/images.zarr", consolidated=False, chunks=None)
-    files = sorted((tmp_path / "geotiff").glob("*.tif"))
-    assert store.images.shape[0] == numbers["images"] == len(files)
-    for image, file in zip(store.images, files, strict=True):
-        with rasterio.open(file) as source:
-            read = source.read(masked=True)
-            tags = source.tags()
-        np.testing.assert_allclose(image.values, np.ma.filled(read.astype(np.float64) * 1e-4, np.nan), rtol=1e-12)
-        assert (int(image.image), int(image.label)) == (int(tags["DITHC_INDEX"]), int(tags["DITHC_LABEL"]))
-    assert store.band.values.tolist() == BANDS
-    assert store.attrs["DITHC_MANIFEST"] == Manifest.read(manifest).digest
-    assert Manifest.read(tmp_path / "zarr/manifest.json").verify(tmp_path / "zarr") == []
-    if stage == "tiles":
-        assert store.crs.values.tolist() == ["EPSG:32650"] * 8
-        assert store.transform.values[5].tolist() == [GSD, 0.0, LEFT + 1000 + GSD * SIZE, 0.0, -GSD, TOP]

@@ -29,14 +29,15 @@ from dithc.engine.numa import available_bytes
 
 START_SECONDS = 6.0  # of the ranks of a rehearsal
 WARMUP = 2
-MIN_CYCLES = 4  # steps of each size that the time must allow, with warm-up
-EFFICIENCY = 0.8  # of training, relative to a large product
+MIN_CYCLES = 3  # steps of each size that the time must allow, with warm-up
+EFFICIENCY = 0.5  # of training with warm-up, relative to a large product
 ALLOCATION_BANDWIDTH = 0.5e9  # bytes of state per second
 MIN_IMAGES, MAX_IMAGES = 2, 8  # of the larger micro-batch
 RECOMPUTED_IMAGES = 4  # of the larger micro-batch with recomputation, at least
 CLOSE, MAX_TIMED = 1.15, 3  # plans within this factor of the best prediction are timed, up to this number
 MIN_TIMED = 2  # steps of a plan that the time must allow
 TIMED_SHARE = 0.4  # of the time limit, for the best plans
+TIMED_WEIGHT = 0.25  # of the 2 or 3 timed steps of a plan on one node, beside the rehearsals of more steps
 MAX_RANKS = 8
 Item = TypeVar("Item")
 
@@ -216,7 +217,7 @@ class Rehearsals:
         usual = [(index, one) for index, one in enumerate(found) if one.plan.has_usual_sums]
         firsts = {one.arrangement: index for index, one in reversed(usual)}
         close = [index for index in sorted(firsts.values()) if found[index].predicted <= CLOSE * found[0].predicted]
-        seconds, rank_bytes = dict[int, list[float]](), dict[int, float]()
+        seconds, excess = dict[int, float](), dict[int, float]()  # of a step; bytes of a rank beyond its prediction
         of_several = table.best is not None and table.best.plan.nodes > 1  # whose jobs run one at a time
         left, timed = self._last - time.monotonic() - START_SECONDS * (not of_several), list[int]()
         for index in close[:MAX_TIMED]:
@@ -234,19 +235,21 @@ class Rehearsals:
             results = run_in_turns(runs, until=until, label="best plans", parent=self.folder if of_several else None)
             for index, result in zip(group, results, strict=True):
                 if result.status == "ok":
-                    seconds[index] = result.seconds
+                    weight = 1.0 if of_several else TIMED_WEIGHT
+                    seconds[index] = found[index].predicted ** (1 - weight) * median(result.seconds) ** weight
                     per_node = found[index].ranks_per_node
                     peaks = [rank["peaks"][-1] for rank in result.result["each_rank"][:per_node]]
-                    rank_bytes[index] = fitting.node_bytes(peaks) / len(peaks)
-        ratios = [median(times) / found[index].predicted for index, times in seconds.items()]
+                    parts = found[index].memory
+                    excess[index] = fitting.node_bytes(peaks) / len(peaks) + parts.snapshot - parts.total
+        ratios = [value / found[index].predicted for index, value in seconds.items()]
         self.correction = median(ratios or [1.0])
         found = [replace(one, correction=self.correction) for one in found]
-        for index, times in seconds.items():
+        for index, value in seconds.items():
             known, parts = found[index], found[index].memory
-            parts = replace(parts, process=parts.process + rank_bytes[index] + parts.snapshot - parts.total)
-            factor = median(times) * known.correction / known.predicted  # so that the parts add up to the measured time
+            parts = replace(parts, process=parts.process + excess[index])
+            factor = value * known.correction / known.predicted  # so that the parts add up to the seconds
             changes = {name: factor * getattr(known, name) for name in estimates.PARTS}
-            changes |= {"correction": 1.0, "measured_seconds": median(times), "memory": parts, "source": "timed"}
+            changes |= {"correction": 1.0, "measured_seconds": value, "memory": parts, "source": "timed"}
             found[index] = replace(known, **changes)
         return replace(table, estimates=estimates.ordered(found))
 

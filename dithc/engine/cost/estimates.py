@@ -49,7 +49,7 @@ class PlanEstimate:
         spread: relative width of the interval of seconds above and below.
         source: origin of the costs: measured, derived, described; timed if the plan itself was run.
         correction: typical ratio of timed plans to their predictions.
-        measured_seconds: of the plan itself, if it was timed.
+        measured_seconds: of the plan itself, if it was timed; on one node between its timed and its predicted seconds.
     """
 
     plan: TrainingPlan

@@ -220,6 +220,37 @@ def test_recomputation_alone_is_measured_where_nothing_else_fits_into_memory(mon
     assert measuring.costs[name].seconds(4) == pytest.approx(CALL + 4 * IMAGE)
 
 
+def test_timed_plan_corrects_all_seconds_and_its_own_memory(monkeypatch):
+    cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1, process_bytes=4e8)
+    costs: dict = {("cftp", 1, "none", "none"): cost, NAME: replace(cost, image_seconds=0.3)}
+    costs[*NAME[:3], "block"] = replace(cost, image_seconds=0.4)
+    table = estimates.rank_plans(
+        task_of(global_batch_size=4), plans.PlanFacts(costs=costs, cores=2, memory_bytes=8 * GIB)
+    )
+    node = rehearsals.Node(2, 1, 1, 8 * GIB)
+    measuring = rehearsals.Rehearsals(task=table.task, node=node, shape=(4, 32, 32), seconds=60.0)
+    before = {one.plan: one for one in table.estimates}
+
+    def run_in_turns(runs, **_):
+        (run,) = runs  # the plans with two ranks are too slow
+        known = table.best.memory  # whose snapshots for checkpoints a timed run does not take
+        peak = {"private_bytes": known.total - known.snapshot + 1e8, "shared_bytes": 0, "file_bytes": 0}
+        result = {"each_rank": [{"peaks": [peak]}] * run.variant.ranks}
+        return [TrainingResult(seconds=[1.2 * table.best.predicted] * 3, result=result)]
+
+    monkeypatch.setattr(rehearsals, "run_in_turns", run_in_turns)
+    found = measuring.time_plans(table)
+    ratio = 1.2**rehearsals.TIMED_WEIGHT
+    (timed,) = (one for one in found.estimates if one.source == "timed")
+    assert timed.plan == table.best.plan
+    assert timed.seconds == pytest.approx(ratio * table.best.seconds), "between timed and predicted seconds"
+    assert sum(getattr(timed, name) for name in estimates.PARTS) == pytest.approx(timed.seconds)
+    for one in found.estimates:
+        assert one.seconds == pytest.approx(ratio * before[one.plan].seconds)
+        added = 1e8 if one is timed else 0.0
+        assert one.memory.total == pytest.approx(before[one.plan].memory.total + added)
+
+
 @pytest.mark.parametrize(
     ("gib", "groups"), [(2.0, [["a", "b"], ["c"]]), (3.0, [["a", "b", "c"]]), (0.5, [["a"], ["b"], ["c"]])]
 )

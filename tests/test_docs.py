@@ -16,7 +16,7 @@ from dithc.core.logging import UserError
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("dithc", "docs", "tests", "examples", "kernels", "config", "profiles", "workflow")
-EXAMPLES = ("archive.yaml", "mine.yaml", "plan.yaml", "profiles/cluster/config.yaml")  # files of the user
+EXAMPLES = ("archive.yaml", "mine.yaml", "plan-RUN.yaml", "profiles/cluster/config.yaml")  # files of the user
 
 
 @pytest.mark.slow

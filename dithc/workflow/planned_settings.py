@@ -48,6 +48,7 @@ def _fault(record: Mapping[str, Any] | None, run: training.RunConfig) -> str | N
     """Return the reason against the existing plan of a run; None if it is valid."""
     if record is None:
         return "damaged"
-    if record["network"] != records.network_settings(run):
-        return "for other settings of the run"
+    now, planned = records.network_settings(run), record["network"]
+    if differing := [name for name in now if now[name] != planned.get(name)]:
+        return f"for another {', '.join(differing)}"
     return None if record["plans"] else "without a plan that fits"

@@ -63,7 +63,7 @@ def test_auto_without_a_plan_is_an_error_with_the_command(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["large", "small"])
-@pytest.mark.parametrize("fault", ["damaged", "for other settings of the run"])
+@pytest.mark.parametrize("fault", ["damaged", "for another global_batch_size"])
 def test_invalid_plan_is_an_error_with_its_reason(tmp_path, name, fault):
     for run in ("large", "small"):
         write(tmp_path, run, micro_batch=1, machine=MACHINE)

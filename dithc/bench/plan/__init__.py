@@ -7,7 +7,7 @@ Invariants: rehearsals train on random latents and leave no files. Equal facts g
 Extending: a new arrangement is measured in `Node.launches` and predicted in `plans.candidates`.
 """
 
-from dithc.bench.plan.plan_text import format_plan
+from dithc.bench.plan.plan_text import TIME_OVER, format_plan
 from dithc.bench.plan.planning import PlanSettings, describe, measure, record_of
 
-__all__ = ["PlanSettings", "describe", "format_plan", "measure", "record_of"]
+__all__ = ["TIME_OVER", "PlanSettings", "describe", "format_plan", "measure", "record_of"]

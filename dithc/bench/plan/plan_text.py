@@ -24,7 +24,7 @@ TERMS = {
     "zero2": "ranks share optimizer state and gradients",
     "node": "the ranks of a node share the optimizer state",
     "iallreduce": "sums by MPI alone",
-    "bf16 sums": "gradients are sent in bf16",
+    "bf16 sums": "gradients are rounded to bf16 and sent",
     "measured shares": "faster ranks get more images",
     "recompute": "the backward pass computes activations again",
 }
@@ -48,7 +48,7 @@ def _choice(table: estimates.PlanTable, best: estimates.PlanEstimate, record: Ma
     yield f"{task.name}: {task.run.model.preset}, {millions:.3g} M parameters, {task.run.global_batch_size} images per step"
     yield f"  choice   {best.plan}"
     if late := sum(TIME_OVER in line for line in record["sources"]["skipped"]):
-        yield f"  warning  {late} kind(s) of plans were not measured in this time, see `skipped`: raise --seconds"
+        yield f"  warning  {late} kind(s) of plans, perhaps faster ones, were not measured, see `skipped`: raise --seconds"
     yield (
         f"  step     {best.seconds:.3g} s, {low:.3g} to {high:.3g} s expected ({SOURCES[best.source]}): computing "
         f"{best.computing:.3g}, exposed exchange {best.exposed:.3g}, file tier {best.stall:.2g}, saving {best.saving:.2g} s"

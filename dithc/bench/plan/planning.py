@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dithc.bench.plan.plan_text import TIME_OVER
 from dithc.bench.plan.rehearsals import Node, Rehearsals
 from dithc.bench.simulate import SimulationSettings, computing_of
 from dithc.config import ExperimentConfig, training
@@ -84,6 +85,8 @@ def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estim
     if not costs:
         reasons = "; ".join(dict.fromkeys(rehearsals.skipped.values()))
         fix = "use a node with more memory, or describe it: --machine FILE --step SECONDS"
+        if TIME_OVER in reasons:
+            fix = "raise --seconds, and start no other programs meanwhile"
         raise user_error("no arrangement can be measured", got=reasons, expected="one short run", fix=fix)
     facts = plans.PlanFacts(
         costs=costs,

@@ -173,7 +173,7 @@ class Rehearsals:
             self.skipped[name] = f"{self.task.run.model.shape[2]} attention heads for {shared} ranks"
         elif (needed := self._bytes(name, images)) > self.node.memory_bytes:
             free = self.node.memory_bytes / GIB
-            self.skipped[name] = f"needs {needed / GIB:.1f} GiB, {free:.1f} GiB are free"
+            self.skipped[name] = f"needs {needed / GIB:.2f} GiB, {free:.2f} GiB are free"
         return name in self.skipped
 
     def _bytes(self, name: plans.Arrangement, images: int) -> float:

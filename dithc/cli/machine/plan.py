@@ -25,7 +25,7 @@ EXAMPLE = (
 )
 JOB_MINUTES, QUEUE_SECONDS, LARGEST = 10, 3600.0, 1e15
 SLOWEST_LINK = 1e6  # bytes per second
-PLAN_FILE = Path("plan.yaml")
+LOCAL = "profiles/local"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--link-bandwidth", type=_bandwidth, metavar="BYTES/S", help=links)
     kinds = "relative speeds of unequal nodes, such as 1.0x512,0.6x512"
     parser.add_argument("--node-speeds", type=_speeds, default=(), metavar="SPEEDxNODES,...", help=kinds)
-    parser.add_argument("--write", action="store_true", help="write the choice to the profile and to plan.yaml")
+    parser.add_argument("--write", action="store_true", help="write the choice to the profile and to plan-RUN.yaml")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan with all numbers")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--timed-nodes", type=int, default=1, help=argparse.SUPPRESS)
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.engine.doctor import profile_folder, update_profile
 
     if args.write:  # errors come before the measurement
-        outputs.check_file(PLAN_FILE)
+        outputs.check_file(_plan_file(args))
         if args.profile:
             update_profile(args.profile, {})
     args.config = args.config or _started_experiment()
@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
         machine, _ = load_machine(profile_folder(args.profile))
         experiment = experiment.updated(machine=machine)
     results = Path(experiment.results, experiment.name)
+    path = records.plan_path(results, args.run)
     settings = _settings(args, experiment)
     is_here = args.measure is not None or args.machine is not None
     if machine is not None and machine.scheduler == "slurm" and not is_here:
@@ -105,17 +106,38 @@ def run(args: argparse.Namespace) -> int:
     if args.measure is not None:
         _write_document(args.measure, {"record": record, "text": text})
         return 0
-    if not record["plans"] or args.machine is not None:
-        log.info("the plan is not stored in the results: %s", "no plan fits" if not record["plans"] else "--machine")
-    else:
-        records.write_plan(records.plan_path(results, args.run), record)
-    if args.json:
-        _write_document(args.json, record)
-    print(text)
+    try:
+        if reason := _reason_against_storing(args, record, path):
+            log.warning("the plan is not stored in the results: %s", reason)
+        else:
+            records.write_plan(path, record)
+        if args.json:
+            _write_document(args.json, record)
+    finally:  # a full disk does not lose the measurement
+        print(text)
     if not record["plans"]:
         return 1
     _print_settings(args, record["settings"])
     return 0
+
+
+def _plan_file(args: argparse.Namespace) -> Path:
+    return Path(f"plan-{args.run}.yaml")
+
+
+def _reason_against_storing(args: argparse.Namespace, record: dict[str, Any], path: Path) -> str | None:
+    """Return why a plan does not replace the stored one: a longer measurement of the same run is kept."""
+    from dithc.bench.plan import TIME_OVER
+    from dithc.engine.cost import records
+
+    if not record["plans"] or args.machine is not None:
+        return "--machine describes other nodes" if record["plans"] else "no plan fits"
+    stored = records.read_plan(path)
+    if stored is None or stored["network"] != record["network"] or stored["node"]["cores"] != record["node"]["cores"]:
+        return None
+    is_short = any(TIME_OVER in line for line in record["sources"]["skipped"])
+    is_short &= len(stored["sources"]["measured"]) > len(record["sources"]["measured"])
+    return f"{path} has measurements of more kinds of plans; raise --seconds, or delete it" if is_short else None
 
 
 def _started_experiment() -> list[Path]:
@@ -201,23 +223,26 @@ def _in_job(args: argparse.Namespace, settings: "PlanSettings", results: Path) -
 
 
 def _print_settings(args: argparse.Namespace, sections: dict[str, Any]) -> None:
-    """Print the sections of the choice, or write them: `machine` to the profile, others to plan.yaml."""
+    """Print the sections of the choice, or write them: `machine` to the profile, others to plan-RUN.yaml."""
     from dithc.core.artifacts import outputs
     from dithc.engine.doctor import update_profile
 
     if args.write and args.profile:
-        path, changes = update_profile(args.profile, sections["machine"])
-        print(f"wrote `machine` to {path}, for all runs: {', '.join(changes) or 'no changes'}")
+        profile, changes = update_profile(args.profile, sections["machine"])
+        print(f"wrote `machine` to {profile}, for all runs: {', '.join(changes) or 'no changes'}")
         sections = {"runs": sections["runs"]}
     text = "\n".join(_yaml_lines(sections)) + "\n"
     if not args.write:
         print(f"\n{text}\nadd these sections to the experiment (machine: to the profile), or use --write")
         return
-    outputs.write(PLAN_FILE, text)
-    files = [str(path) for path in args.config if path != PLAN_FILE]
-    profile = ["--profile", args.profile] if args.profile else []
-    words = ["dithc", "run", *profile, "--configfile", *files, str(PLAN_FILE)]
-    print(f"wrote {PLAN_FILE}; start the experiment with it (add `-- -n` to list its jobs):\n  {shlex.join(words)}")
+    path = _plan_file(args)
+    outputs.write(path, text)
+    if args.machine is not None:
+        print(f"wrote {path} for the described nodes: start the experiment there, with their profile")
+        return
+    files = [str(one) for one in args.config if one != path]
+    words = ["dithc", "run", "--profile", args.profile or LOCAL, "--configfile", *files, str(path)]
+    print(f"wrote {path}; start the experiment with it (add `-- -n` to list its jobs):\n  {shlex.join(words)}")
 
 
 def _yaml_lines(section: dict[str, Any], indent: str = "") -> Iterator[str]:

@@ -129,19 +129,22 @@ class PlanTable:
 
 def rank_plans(task: TrainingTask, facts: PlanFacts, *, nodes: int = 1) -> PlanTable:
     """Predict all plans on a number of nodes."""
-    estimator, estimates, rejected = _Estimator(task, facts), [], []
+    estimator, estimates, rejected = _Estimator(task, facts), [], list[tuple[float, TrainingPlan, str]]()
     for plan in candidates(task, facts, nodes=nodes):
         reason = rejection_reason(plan, task, facts)
         if reason is not None:
-            rejected.append((plan, reason))
+            rejected.append((0.0, plan, reason))
             continue
         estimate = estimator.spilled(estimator.estimate(plan))
         if estimate.headroom < 0:
             needed, limit = estimate.node_bytes / GIB, facts.memory_bytes / GIB
-            rejected.append((plan, f"needs {needed:.2f} GiB of a node, {limit:.2f} GiB are available"))
+            reason = f"needs at least {needed:.2f} GiB of a node, {limit:.2f} GiB are available"
+            rejected.append((needed, plan, reason))
             continue
         estimates.append(estimate)
-    return PlanTable(task=task, facts=facts, estimates=ordered(estimates), rejected=rejected)
+    rejected.sort(key=lambda row: row[0])  # the first reason about memory has the smallest need
+    reasons = [(plan, reason) for _, plan, reason in rejected]
+    return PlanTable(task=task, facts=facts, estimates=ordered(estimates), rejected=reasons)
 
 
 def ordered(estimates: Sequence[PlanEstimate]) -> list[PlanEstimate]:

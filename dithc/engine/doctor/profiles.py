@@ -44,7 +44,7 @@ def update_profile(name: str, changes: Mapping[str, Any]) -> tuple[Path, list[st
             f"section `machine` of {path}",
             got="no single line of the form machine={...}",
             expected="a line as in the profiles of `dithc doctor --write-profile`",
-            fix="copy the printed section into the profile",
+            fix="without --write, copy the printed section into the profile",
         )
     given = {key: getattr(machine, key) for key in machine.model_fields_set} | dict(changes)
     content = {

@@ -1,5 +1,6 @@
 """Tests of rehearsals: costs fitted to known times and memory, and a plan of a small network on this machine."""
 
+import argparse
 import json
 import time
 from contextlib import suppress
@@ -11,6 +12,7 @@ import pytest
 from dithc.bench.plan import PlanSettings, describe, fitting, plan_text, planning, rehearsals
 from dithc.bench.training import TrainingResult
 from dithc.cli import main
+from dithc.cli.machine import plan as command
 from dithc.config import load_experiment, training
 from dithc.core.units import GIB
 from dithc.engine.cost import Links, estimates, memory, plans, records
@@ -297,19 +299,33 @@ def test_plan_on_this_machine_is_recorded_and_used_for_requests(tmp_path: Path, 
     assert records.read_plan(Path("results/small/plans/a.json"))["run"] == "a"
     out = capfd.readouterr().out
     assert "chosen" in out
+    assert "dithc run --profile profiles/local --configfile a.yaml plan-a.yaml" in out
     from dithc.workflow.jobs.sizing import planned
 
-    experiment = load_experiment([Path("a.yaml"), Path("plan.yaml")])
+    experiment = load_experiment([Path("a.yaml"), Path("plan-a.yaml")])
     needs = planned(experiment, "a")
     assert needs is not None
     assert needs.memory_mb == pytest.approx(1.05 * plan["plans"][0]["node_bytes"] / 1e6, abs=100)
+
+
+def test_plan_without_time_for_all_kinds_does_not_replace_a_longer_one(tmp_path: Path) -> None:
+    path = records.plan_path(tmp_path, "a")
+    sources = {"measured": ["cftp", "dp"], "skipped": []}
+    longer = {"network": {"dtype": "fp32"}, "node": {"cores": 2}, "plans": [{}], "sources": sources}
+    shorter = longer | {"sources": {"measured": ["cftp"], "skipped": [f"dp: {plan_text.TIME_OVER}"]}}
+    args = argparse.Namespace(machine=None)
+    assert command._reason_against_storing(args, shorter, path) is None, "there is no earlier plan"
+    records.write_plan(path, longer)
+    assert "raise --seconds" in (command._reason_against_storing(args, shorter, path) or "")
+    assert command._reason_against_storing(args, longer, path) is None
+    assert command._reason_against_storing(args, shorter | {"network": {"dtype": "bf16"}}, path) is None
 
 
 def test_limit_below_every_arrangement_is_an_error_with_the_need(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text(EXPERIMENT)
     assert main(["plan", "--config", "a.yaml", "--run", "a", "--memory-limit", "0.01"]) == 2
-    assert "0.0 GiB are free" in capsys.readouterr().err
+    assert "0.01 GiB are free" in capsys.readouterr().err
 
 
 LX2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"

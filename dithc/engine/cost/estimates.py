@@ -12,7 +12,7 @@ from typing import get_args
 from dithc.config import training
 from dithc.core.units import GIB
 from dithc.engine.cost.links import Collective
-from dithc.engine.cost.memory import LAUNCHER_BYTES, WATCHDOG_BYTES, RankMemory, rank_memory
+from dithc.engine.cost.memory import LAUNCHER_BYTES, MPI_BYTES, PROCESS_BYTES, WATCHDOG_BYTES, RankMemory, rank_memory
 from dithc.engine.cost.plans import (
     Arrangement,
     PlanFacts,
@@ -207,6 +207,13 @@ class _Estimator:
     task: TrainingTask
     facts: PlanFacts
 
+    @staticmethod
+    def _process_bytes(plan: TrainingPlan, costs: RankCosts) -> float:
+        """Return the memory of a rank's process; a single rank of a node was measured without MPI."""
+        if costs.process_bytes is None:
+            return PROCESS_BYTES
+        return costs.process_bytes + MPI_BYTES * (plan.ranks_per_node == 1 < plan.nodes)
+
     def estimate(self, plan: TrainingPlan) -> PlanEstimate:
         costs, run = self.facts.costs_of(plan), self.task.run
         assert costs is not None, "rejected before"
@@ -228,7 +235,7 @@ class _Estimator:
             shards=plan.ranks_per_node if plan.sharding == "node" else ranks,
             tensor_ranks=tensor_ranks(plan, self.facts),
             snapshot=self.task.checkpoint_mode == "async",
-            **({} if costs.process_bytes is None else {"process": costs.process_bytes}),
+            process=self._process_bytes(plan, costs),
         )
         snapshot = memory.state - memory.gradients
         saved = snapshot / (COPY_BANDWIDTH if self.task.checkpoint_mode == "async" else DISK_BANDWIDTH)

@@ -99,6 +99,13 @@ def test_memory_of_a_node_contains_the_launcher_of_several_ranks():
         assert launcher == pytest.approx(several if one.plan.ranks > 1 else 0.0)
 
 
+def test_rank_that_was_measured_alone_needs_mpi_on_several_nodes():
+    cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1, process_bytes=4e8)
+    facts = facts_of(costs={("cftp", 1, "none", "none"): cost}, links=Links.assumed())
+    one, two = (estimates.rank_plans(task_of(), facts, nodes=nodes).best.memory.process for nodes in (1, 2))
+    assert (one, two) == (4e8, 4e8 + memory.MPI_BYTES)
+
+
 def test_more_memory_never_makes_the_choice_slower():
     seconds = []
     for gib in (1, 1.5, 2, 3, 4, 8, 64):

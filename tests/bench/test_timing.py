@@ -1,5 +1,7 @@
 """Interleaving, ratios within rounds, spreads and means."""
 
+from functools import partial
+
 import pytest
 
 from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, time_runs
@@ -14,12 +16,15 @@ def test_runs_alternate_and_loops_repeat_within_a_single_timing(repeats, loops, 
     assert all(len(timing.seconds) == repeats for timing in timings.values())
 
 
-def test_loops_fill_the_time_and_long_runs_execute_once():
-    calls = []
-    loops = loops_for({"short": lambda: None, "long": lambda: calls.append(sum(range(100_000)))}, seconds=1e-4)
-    assert loops["short"] > 10
-    assert loops["long"] == 1
-    assert len(calls) == 2  # the first call is warm-up
+TIMES = {"short": 1 / 16, "long": 2.0}  # in seconds
+
+
+def test_loops_fill_the_time_and_long_runs_execute_once(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("dithc.bench.timing.time.perf_counter", lambda: clock[-1])
+    runs = {name: partial(lambda seconds: clock.append(clock[-1] + seconds), one) for name, one in TIMES.items()}
+    assert loops_for(runs, seconds=1.0) == {"short": 16, "long": 1}
+    assert len(clock) == 1 + 2 * len(runs), "the first call is warm-up"
 
 
 def test_ratios_are_computed_within_each_round():

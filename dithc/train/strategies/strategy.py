@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from dithc.config import training
@@ -22,12 +23,8 @@ from dithc.train.state_placement import Allocator
 from dithc.train.strategies.consistency import check_model, check_trained, check_used, union_over_ranks
 from dithc.train.strategies.first_pass import ForwardRecorder, mean_square, preserve_buffers
 from dithc.train.strategies.layout import RankGrid, layout_of
+from dithc.train.strategies.tensor_parallel import ShardOwnership, TensorShards, shard_layers
 from dithc.train.strategies.zero import RunOwnership, ShardedState
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from dithc.train.strategies.tensor_parallel import TensorShards
 
 log = get_logger(__name__)
 MESH = ("dies", "clusters")
@@ -113,17 +110,10 @@ class Strategy:
         self.scale = 1.0
         self.shards: TensorShards | None = None
         self._parallel: DistributedDataParallel | None = None
-        self._mesh: DeviceMesh | None = None
         process_group = None
         if layout.tensor_size > 1:
-            # Imported here because DTensor takes time and memory that no other strategy needs.
-            from torch.distributed.device_mesh import init_device_mesh
-
-            from dithc.train.strategies.tensor_parallel import shard_layers
-
             mesh = init_device_mesh("cpu", (layout.data_size, layout.tensor_size), mesh_dim_names=MESH)
-            self._mesh = mesh["clusters"]
-            self.shards = shard_layers(model, self._mesh)
+            self.shards = shard_layers(model, mesh["clusters"].get_group())
             process_group = mesh["dies"].get_group()
             log.info(f"{len(self.shards.cuts)} parameters are cut over {layout.tensor_size} ranks, others replicated")
         if layout.data_size > 1 and gradients == "ddp":
@@ -319,8 +309,6 @@ class Strategy:
             ranks: dict[str, Any] = {"rank": reducer.rank, "size": reducer.size, "span": reducer.size, "group": owners}
             return RunOwnership(**ranks, meter=self.meter, sharded=self.sharded_state)
         if self.shards is not None:
-            from dithc.train.strategies.tensor_parallel import ShardOwnership
-
             return ShardOwnership(rank, size, span=self.layout.tensor_size, meter=self.meter, shards=self.shards)
         return MatrixOwnership(rank, size, meter=self.meter)
 

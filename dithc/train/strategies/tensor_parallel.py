@@ -1,9 +1,8 @@
-"""Tensor parallelism of a DiT: torch's `parallelize_module`, with `hcops` operators on the shards.
+"""Tensor parallelism of a DiT, with `hcops` operators on the shards (Shoeybi et al. 2019, Megatron-LM, section 3).
 
 Column-parallel layers (qkv by heads, the first layer of the MLP) keep rows of their weight, row-parallel layers (proj,
-fc2) columns. DTensor sums outputs and input gradients by Partial -> Replicate (Shoeybi et al. 2019, Megatron-LM,
-section 3). All other layers are replicated. Norms of queries and keys are replicated over sharded heads, so that their
-gradients are summed.
+fc2) columns. Outputs of row-parallel layers and input gradients of column-parallel layers are summed over the ranks. All
+other layers are replicated. Norms of queries and keys are replicated over sharded heads, so that their gradients are summed.
 N batch, T tokens, D width, F output features of a layer, P ranks of a group.
 """
 
@@ -14,11 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as distributed
-from torch import Tensor, nn
+from torch import Tensor, autograd, nn
 from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate
-from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from dithc.core.logging import user_error
 from dithc.core.tensor_files import TensorPiece
@@ -132,22 +128,23 @@ class _ShardView(Mapping[str, Tensor]):
         return len(self._whole)
 
 
-def shard_layers(model: nn.Module, mesh: DeviceMesh) -> TensorShards:
-    """Keep this rank's share of every block of a DiT that is equal on all ranks of `mesh`; UserError if impossible."""
-    assert isinstance(model, DiT), "the plan below contains the layers of a DiT"
-    _check(model, mesh.size())
-    shards = TensorShards(mesh.get_group(), mesh.get_local_rank(), mesh.size())
-    whole = {id(value): name for name, value in model.named_parameters()}
-    column, row = partial(ColumnParallelLinear, shards, whole), partial(RowParallelLinear, shards, whole)
-    gated = model.config.mlp == "swiglu"
-    plan: dict[str, ParallelStyle] = {
-        "blocks.*.attn": HeadParallelAttention(),
-        "blocks.*.attn.qkv": column(parts=PACKED),
-        "blocks.*.attn.proj": row(),
-        "blocks.*.mlp.fc2": row(),
-        **({"blocks.*.mlp.gate_up": column(parts=GATED)} if gated else {"blocks.*.mlp.fc1": column()}),
-    }
-    parallelize_module(model, mesh, plan)
+def shard_layers(model: nn.Module, group: ProcessGroup) -> TensorShards:
+    """Keep this rank's share of every block of a DiT that is equal on all ranks of `group`; UserError if impossible."""
+    assert isinstance(model, DiT), "the layers below are those of a DiT"
+    shards = TensorShards(group, distributed.get_rank(group), distributed.get_world_size(group))
+    _check(model, shards.size)
+    blocks: Any = model.blocks
+    for number, block in enumerate(blocks):
+        attention, mlp, name = block.attn, block.mlp, f"blocks.{number}"
+        attention.num_heads //= shards.size  # attention over this rank's heads
+        for weight in (attention.q_norm, attention.k_norm):
+            if weight is not None and weight.requires_grad:
+                weight.register_hook(partial(_sum_over_ranks, group))
+        first, parts = ("gate_up", GATED) if model.config.mlp == "swiglu" else ("fc1", 1)
+        _keep_rows(attention.qkv, f"{name}.attn.qkv", shards, parts=PACKED)
+        _keep_columns(attention.proj, f"{name}.attn.proj", shards)
+        _keep_rows(getattr(mlp, first), f"{name}.mlp.{first}", shards, parts=parts)
+        _keep_columns(mlp.fc2, f"{name}.mlp.fc2", shards)
     return shards
 
 
@@ -162,60 +159,59 @@ def _check(model: DiT, size: int) -> None:
             )
 
 
-class HeadParallelAttention(ParallelStyle):
-    """Attention over this rank's heads only."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        attention: Any = module
-        attention.num_heads //= device_mesh.size()
-        for weight in (attention.q_norm, attention.k_norm):
-            if weight is not None and weight.requires_grad:
-                weight.register_hook(partial(_sum_over_ranks, device_mesh.get_group()))
-        return module
+def _keep_rows(layer: nn.Linear, name: str, shards: TensorShards, *, parts: int = 1) -> None:
+    """Keep a shard of the output features; the gradient of the replicated input is summed over the ranks."""
+    for field_name in ("weight", "bias"):
+        _replace_by_shard(layer, field_name, name, TensorSplit(0, parts), shards)
+    layer.out_features //= shards.size
+    layer.register_forward_pre_hook(partial(_sum_input_gradient, shards.group))
 
 
-class _ShardedLinear(ParallelStyle):
-    """Replacement of a linear layer's weights by shards; `names` of parameters by identity, `parts` per weight."""
-
-    def __init__(self, shards: TensorShards, names: Mapping[int, str], parts: int = 1) -> None:
-        super().__init__()
-        self.shards, self.names, self.parts = shards, names, parts
-
-    def _replace_by_shard(self, layer: nn.Module, name: str, cut: TensorSplit) -> None:
-        whole = getattr(layer, name)
-        self.shards.cuts[self.names[id(whole)]] = cut
-        shard = cut.shard(whole.detach(), rank=self.shards.rank, size=self.shards.size)
-        setattr(layer, name, nn.Parameter(shard, requires_grad=whole.requires_grad))
+def _keep_columns(layer: nn.Linear, name: str, shards: TensorShards) -> None:
+    """Keep a shard of the input features; outputs are summed over the ranks before bias, gate and residual."""
+    _replace_by_shard(layer, "weight", name, TensorSplit(1), shards)
+    layer.in_features //= shards.size
+    layer.forward = partial(_row_forward, shards.group, layer)  # type: ignore[method-assign]
 
 
-class ColumnParallelLinear(_ShardedLinear):
-    """Shard of the output features; the replicated input's gradient is summed over the ranks."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        assert isinstance(module, nn.Linear)
-        self._replace_by_shard(module, "weight", TensorSplit(0, self.parts))
-        self._replace_by_shard(module, "bias", TensorSplit(0, self.parts))
-        module.out_features //= self.shards.size
-        module.register_forward_pre_hook(partial(_sum_input_gradient, device_mesh))
-        return module
+def _replace_by_shard(layer: nn.Linear, field_name: str, name: str, cut: TensorSplit, shards: TensorShards) -> None:
+    whole = getattr(layer, field_name)
+    shards.cuts[f"{name}.{field_name}"] = cut
+    shard = cut.shard(whole.detach(), rank=shards.rank, size=shards.size)
+    setattr(layer, field_name, nn.Parameter(shard, requires_grad=whole.requires_grad))
 
 
-class RowParallelLinear(_ShardedLinear):
-    """Shard of the input features; outputs are summed over the ranks before bias, gate and residual."""
+class _OutputSum(autograd.Function):
+    """Sum over the ranks, in place; the gradient of each share is the gradient of the sum."""
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        assert isinstance(module, nn.Linear)
-        self._replace_by_shard(module, "weight", TensorSplit(1))
-        module.in_features //= self.shards.size
-        module.forward = partial(_row_forward, device_mesh, module)  # type: ignore[method-assign]
-        return module
+    @staticmethod
+    def forward(ctx: Any, share: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.mark_dirty(share)
+        distributed.all_reduce(share, group=group)
+        return share
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
 
 
-def _sum_input_gradient(mesh: DeviceMesh, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
-    """Return the input; its gradient is summed over the ranks."""
+class _InputGradientSum(autograd.Function):
+    """Identity; the gradient is summed over the ranks, in place, because only the following layer produces it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        distributed.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+def _sum_input_gradient(group: ProcessGroup, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
     (x,) = inputs
-    whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
-    return (whole.to_local(grad_placements=[Partial()]),)
+    return (_InputGradientSum.apply(x, group),)  # type: ignore[no-untyped-call]
 
 
 def _sum_over_ranks(group: ProcessGroup, gradient: Tensor) -> Tensor:
@@ -225,13 +221,12 @@ def _sum_over_ranks(group: ProcessGroup, gradient: Tensor) -> Tensor:
 
 
 def _row_forward(
-    mesh: DeviceMesh, layer: nn.Linear, x: Tensor, *, gate: Tensor | None = None, residual: Tensor | None = None
+    group: ProcessGroup, layer: nn.Linear, x: Tensor, *, gate: Tensor | None = None, residual: Tensor | None = None
 ) -> Tensor:
     """x (N, T, D / P) -> (N, T, F), with gate (N, F) and residual (N, T, F) as in `hcops.linear`."""
-    share = hcops.linear(x, layer.weight)  # (N, T, F)
-    summed = DTensor.from_local(share, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()])
-    y: Tensor = summed.to_local()  # (N, T, F)
-    y = y + layer.bias.to(y.dtype)
+    share = hcops.linear(x, layer.weight)
+    y: Tensor = _OutputSum.apply(share, group)  # type: ignore[no-untyped-call]
+    y = y.add_(layer.bias.to(y.dtype))  # (N, T, F)
     if gate is None or residual is None:
         return y
     return hcops.vector.gate_residual(residual, gate, y)

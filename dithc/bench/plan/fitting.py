@@ -9,13 +9,12 @@ from typing import Any
 from dithc.engine.cost import memory, plans
 
 MICRO_BATCH = ("batch", "forward", "backward")
-REHEARSED_PARAMETERS, MIN_BLOCKS = 30e6, 2  # more weights than caches hold, and less than take long to allocate
+REHEARSED_PARAMETERS, MIN_BLOCKS = 12e6, 2  # more weights than caches hold, and less than take long to allocate
 # The part of a micro-batch that is proportional to its images, at least; noise may hide it.
 MIN_IMAGE_SHARE = 0.3
 MICRO_BATCHES = 2  # of a step of a rehearsal with several sizes
 MIN_SPREAD = 0.05
-# On measured memory, because peaks of other micro-batches differ by 2%; with tensor parallelism they were up to 9% higher.
-MEMORY_MARGIN, TENSOR_MARGIN = 1.02, 1.09
+MEMORY_MARGIN = 1.02  # on measured memory, because peaks of other micro-batches differ by 2%
 
 
 def shortened(task: plans.TrainingTask) -> plans.TrainingTask:
@@ -106,7 +105,7 @@ def with_memory(
     tensor_ranks: int,
 ) -> plans.RankCosts:
     """Return the costs with the memory of an image and of the process, from the peaks in the JSON of a rehearsal."""
-    strategy, ranks, sharding, recompute = name
+    _, ranks, sharding, recompute = name
     rows, small, large = result["each_rank"], min(sizes), max(sizes)
     peaks = range(len(rows[0]["peaks"]))
     _, *nodes = (node_bytes([row["peaks"][index] for row in rows]) / ranks for index in peaks)
@@ -122,8 +121,7 @@ def with_memory(
         shards=ranks,
         tensor_ranks=tensor_ranks,
     ).total
-    margin = TENSOR_MARGIN if strategy == "dp+tp" else MEMORY_MARGIN
-    return replace(costs, images=large, image_bytes=image, process_bytes=margin * nodes[-1] - known)
+    return replace(costs, images=large, image_bytes=image, process_bytes=MEMORY_MARGIN * nodes[-1] - known)
 
 
 def with_common_images(
@@ -133,18 +131,19 @@ def with_common_images(
 ) -> dict[plans.Arrangement, plans.RankCosts]:
     """Replace the measured memory of an image by the closed form, times the median ratio of all measurements.
 
-    A peak of one process depends on the allocator; the ratio of several is more exact.
+    A peak of one process depends on the allocator; the ratio of several is more exact. Ranks that share layers have a ratio
+    of their own.
     """
-    forms, ratios = {}, []
+    forms, ratios = {}, dict[bool, list[float]]()
     for name, one in costs.items():
         forms[name] = memory.image_bytes(
             task.run, task.tokens, recompute=name[3], tensor_ranks=tensor_ranks(name[0], name[1])
         )
         if one.image_bytes is not None and name[3] == "none":  # recomputation keeps too few tensors for a ratio
-            ratios.append(one.image_bytes / forms[name])
+            ratios.setdefault(name[0] == "dp+tp", []).append(one.image_bytes / forms[name])
     found = {}
     for name, one in costs.items():
-        image = forms[name] * (median(ratios or [1.0]) if name[3] == "none" else 1.0)
+        image = forms[name] * (median(ratios.get(name[0] == "dp+tp", [1.0])) if name[3] == "none" else 1.0)
         assert one.process_bytes is not None
         excess = 0.0 if one.image_bytes is None else (one.image_bytes - image) * one.images
         found[name] = replace(one, image_bytes=image, process_bytes=one.process_bytes + excess)

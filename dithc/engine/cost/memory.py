@@ -1,7 +1,7 @@
 """Memory of a training rank by category, in closed form.
 
-Bytes per weight in fp32: weight, gradient, two moments and average; a copy of the weights in bf16. Activations of an image:
-T tokens x D numbers x `kept_widths` per block (paper section 4.2).
+Bytes per weight in fp32: weight, gradient, two moments and average. The kernels convert weights to bf16 by block and keep
+no copy. Activations of an image: T tokens x D numbers x `kept_widths` per block (paper section 4.2).
 """
 
 from dataclasses import asdict, dataclass
@@ -13,8 +13,8 @@ MOMENTS = 2
 TRANSIENT_WIDTHS = (
     16  # numbers per token during the backward pass of a block, in multiples of the width; measured: 15.4
 )
-# Numbers per token that the ranks of dp+tp divide, in multiples of the width: qkv, attention, and the MLP before and after its
-# nonlinearity. All ranks keep the other numbers.
+# Numbers per token that the ranks of dp+tp divide, in multiples of the width, and their gradients: qkv, attention, and the MLP
+# before and after its nonlinearity. All ranks keep the other numbers.
 SHARDED_WIDTHS = 12
 # Memory of a process after its imports, with packed operands, thread stacks and heaps: 0.25 to 0.43 GB were measured.
 PROCESS_BYTES = 430e6
@@ -30,7 +30,6 @@ class RankMemory:
     """Bytes of a rank by category.
 
     Attributes:
-        weights: weights and their copies for computing.
         optimizer: moments.
         averages: averages of the weights.
         activations: tensors kept for the backward pass.
@@ -61,11 +60,11 @@ def image_bytes(
 ) -> float:
     """Return the bytes that an image with this number of tokens keeps for its backward pass on a rank."""
     width, depth, _ = run.model.shape
-    kept = run.model.kept_widths - SHARDED_WIDTHS * (1 - 1 / tensor_ranks)
+    divided = SHARDED_WIDTHS * (1 - 1 / tensor_ranks)
+    kept = run.model.kept_widths - divided
     is_recomputed = (recompute or run.activation_checkpointing) == "block"
-    widths = (
-        depth + kept if is_recomputed else depth * kept
-    ) + TRANSIENT_WIDTHS  # with recomputation: inputs of blocks
+    inputs = depth + kept if is_recomputed else depth * kept  # with recomputation: inputs of blocks
+    widths = inputs + TRANSIENT_WIDTHS - divided
     number_bytes = BF16_BYTES if run.dtype == "bf16" else FP32_BYTES
     return float(tokens * width * number_bytes * widths)
 
@@ -101,14 +100,13 @@ def rank_memory(
     if run.optimizer.kind == "muon":  # one moment is sufficient for matrices
         moments -= model.matrix_elements / tensor_ranks
     averages = weights * (1 + len(run.ema.stds or ()))
-    copies = BF16_BYTES * weights if run.dtype == "bf16" else 0.0
     if sharding == "none":
         shards = 1
     kept = max(ZERO2_GRADIENTS, 1 / shards) if sharding == "zero2" else 1.0
     if image is None:
         image = image_bytes(run, tokens, recompute=recompute, tensor_ranks=tensor_ranks)
     return RankMemory(
-        weights=FP32_BYTES * weights + copies,
+        weights=FP32_BYTES * weights,
         gradients=FP32_BYTES * weights * kept,
         optimizer=FP32_BYTES * moments / shards,
         averages=FP32_BYTES * averages / shards,

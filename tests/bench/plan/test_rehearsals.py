@@ -102,14 +102,17 @@ def test_memory_of_an_image_is_common_to_all_measurements_and_exact_at_the_measu
     form = memory.image_bytes(task.run, 256)
     cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1, images=4, process_bytes=4e8)
     costs = {("cftp", 1, "none", "none"): replace(cost, image_bytes=0.8 * form), NAME: replace(cost, image_bytes=form)}
+    shared = "dp+tp", 2, "none", "none"
+    costs[shared] = replace(cost, image_bytes=0.5 * form)
     found = fitting.with_common_images(costs, task, node.tensor_ranks)
+    assert found.pop(shared).image_bytes == pytest.approx(0.5 * form), "a ratio of its own"
     for name, one in found.items():
         assert one.image_bytes == pytest.approx(0.9 * form)
         before = costs[name]
         assert one.process_bytes + 4 * one.image_bytes == pytest.approx(before.process_bytes + 4 * before.image_bytes)
 
 
-@pytest.mark.parametrize(("preset", "blocks"), [("DiT-S/2", 12), ("DiT-B/2", 3), ("DiT-XL/2", 2)])
+@pytest.mark.parametrize(("preset", "blocks"), [("DiT-S/2", 5), ("DiT-B/2", 2), ("DiT-XL/2", 2)])
 def test_large_networks_are_rehearsed_with_few_blocks_and_scaled(preset, blocks):
     task = task_of(preset)
     short = fitting.shortened(task)
@@ -205,7 +208,8 @@ def test_ratio_on_two_nodes_corrects_plans_of_more_nodes(monkeypatch):
 
 def test_recomputation_alone_is_measured_where_nothing_else_fits_into_memory(monkeypatch):
     task, name = task_of(global_batch_size=4), ("cftp", 1, "none", "block")
-    needs = [memory.rank_memory(task.run, images=2, tokens=256, recompute=one).total for one in ("block", "none")]
+    short = fitting.shortened(task)
+    needs = [memory.rank_memory(short.run, images=2, tokens=256, recompute=one).total for one in ("block", "none")]
     node = rehearsals.Node(1, 1, 1, sum(needs) / 2, flops=1.5e10)  # time for a micro-batch of two images
     measuring = rehearsals.Rehearsals(task=task, node=node, shape=(4, 32, 32))
 
@@ -213,13 +217,14 @@ def test_recomputation_alone_is_measured_where_nothing_else_fits_into_memory(mon
         ((settings,),) = (run.settings for run in runs)
         assert settings["recompute"] == "block"
         _, large = settings["micro_batches"]
-        result = result_of(task, process=4e8, image=9e7, large=large)
+        result = result_of(short, process=4e8, image=9e7, large=large)
         return [TrainingResult(seconds=result["seconds"], result={"sequence": [result]})]
 
     monkeypatch.setattr(rehearsals, "run_in_turns", run_in_turns)
     assert list(measuring.measure()) == [name]
     assert list(measuring.skipped) == [("cftp", 1, "none", "none")]
-    assert measuring.costs[name].seconds(4) == pytest.approx(CALL + 4 * IMAGE)
+    operations = task.workload.flops / short.workload.flops
+    assert measuring.costs[name].seconds(4) == pytest.approx(operations * (CALL + 4 * IMAGE))
 
 
 def test_timed_plan_corrects_all_seconds_and_its_own_memory(monkeypatch):

@@ -26,14 +26,16 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
         """Return residual + gate * attention(x); x and residual (N, T, D), gate (N, D)."""
-        qkv = self.qkv(x)  # (N, T, 3D)
-        (cos, sin), (q_norm, k_norm) = self.rotary, (self.q_norm, self.k_norm)
-        if cos is not None or q_norm is not None:
-            qkv = hcops.vector.rotate_heads(
-                qkv, self.num_heads, cos=cos, sin=sin, query_weight=q_norm, key_weight=k_norm
-            )
-        out: Tensor = self.proj(hcops.attention(qkv, self.num_heads), gate=gate, residual=residual)
+        out: Tensor = self.proj(hcops.attention(self.heads(x), self.num_heads), gate=gate, residual=residual)
         return out  # (N, T, D)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """Return queries, keys and values (N, T, 3D) of x (N, T, D)."""
+        qkv: Tensor = self.qkv(x)
+        (cos, sin), (q_norm, k_norm) = self.rotary, (self.q_norm, self.k_norm)
+        if cos is None and q_norm is None:
+            return qkv
+        return hcops.vector.rotate_heads(qkv, self.num_heads, cos=cos, sin=sin, query_weight=q_norm, key_weight=k_norm)
 
 
 class Mlp(nn.Module):

@@ -3,13 +3,16 @@
 Legend: N batch, C channels, T tokens, D width, K head width, E width of the hidden layer of the MLP, p side of a patch.
 """
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from dithc.config import training
 from dithc.core.logging import user_error
 from dithc.engine import hcops
+from dithc.model import token_blocks
 from dithc.model.blocks import Attention, GatedMlp, Mlp, Rotary
 from dithc.model.embeddings import (
     ConditionEmbedder,
@@ -103,12 +106,23 @@ class Block(nn.Module):
         """Transform tokens x (N, T, D) under conditions c (N, D)."""
         rms = self.kind.norm == "rms"
         modulation: Tensor = self.adaLN_modulation(c)  # (N, 6D)
-        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, dim=1)  # (N, D) each
+        shift_a, scale_a, gate_a, *rest = modulation.chunk(6, dim=1)  # (N, D) each
         normed, x = hcops.vector.adaln_and_stream(x, shift_a, scale_a, rms=rms)  # (N, T, D) each
-        x = self.attn(normed, gate=gate_a, residual=x)  # (N, T, D)
-        normed, x = hcops.vector.adaln_and_stream(x, shift_m, scale_m, rms=rms)  # (N, T, D) each
-        out: Tensor = self.mlp(normed, gate=gate_m, residual=x)
+        return self.transform(self.attn(normed, gate=gate_a, residual=x), *rest)  # (N, T, D)
+
+    def transform(self, x: Tensor, shift: Tensor, scale: Tensor, gate: Tensor) -> Tensor:
+        """Return x + gate * mlp(norm(x)), the part of the block after attention."""
+        normed, x = hcops.vector.adaln_and_stream(x, shift, scale, rms=self.kind.norm == "rms")  # (N, T, D) each
+        out: Tensor = self.mlp(normed, gate=gate, residual=x)
         return out  # (N, T, D)
+
+    def recomputed(self, forward: Callable[[Tensor, Tensor], Tensor], x: Tensor, c: Tensor) -> Tensor | None:
+        """Return `forward(x, c)`, recomputed by parts of the tokens in the backward pass.
+
+        None if the tokens are few, or if a hook of a weight, which would run twice, or a compiler observes the pass.
+        """
+        is_observed = torch.compiler.is_compiling() or any(weight._backward_hooks for weight in self.parameters())
+        return None if is_observed or x.shape[1] < training.PARTED_TOKENS else token_blocks.run(self, forward, x, c)
 
 
 class FinalLayer(nn.Module):

@@ -31,6 +31,7 @@ CheckpointMode = Literal["async", "blocking"]
 AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
 Recompute = Literal["none", "block"]
+PARTED_TOKENS = 2048  # tokens of an image from which a block is recomputed by parts of the tokens
 Augment = Literal["none", "mirror", "dihedral"]
 CONDITIONS = "place", "season", "sun", "gsd", "cloud"  # without columns of plugins
 
@@ -105,7 +106,9 @@ class RunConfig(Settings):
     """Implementation of the operators. auto: the fastest available implementation; numba: dithc's operators without a C
     compiler; reference: PyTorch's operators, for comparison. Results differ by rounding."""
     activation_checkpointing: Recompute = "none"
-    """Recompute activations of each block in the backward pass: less memory, equal results, a third more time."""
+    """block: recompute activations of each block in the backward pass: less memory, equal results, a third more time.
+    Images of 2,048 or more tokens are recomputed by parts of the tokens, which needs half of the memory of `block` for
+    fewer tokens."""
     masked_training: MaskedTrainingConfig | None = None
     """Training from incomplete tiles, of a dataset with `tiles.masks` and the codec `pixel`. `null`: all pixels count. The
     loss on held-out tiles then also counts clear pixels only."""

@@ -152,4 +152,8 @@ def _run_recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> A
     """Run `forward` with recomputation in backward, if gradients are enabled."""
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    own = getattr(
+        getattr(forward, "__self__", None), "recomputed", None
+    )  # a method of the block that needs less memory
+    out = None if own is None else own(forward, *args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs) if out is None else out

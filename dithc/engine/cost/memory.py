@@ -13,6 +13,7 @@ MOMENTS = 2
 TRANSIENT_WIDTHS = (
     16  # numbers per token during the backward pass of a block, in multiples of the width; measured: 15.4
 )
+PARTED_WIDTHS = 13  # the same with recomputation by parts of the tokens; measured: 12.5
 # Numbers per token that the ranks of dp+tp divide, in multiples of the width, and their gradients: qkv, attention, and the MLP
 # before and after its nonlinearity. All ranks keep the other numbers.
 SHARDED_WIDTHS = 12
@@ -63,10 +64,12 @@ def image_bytes(
     divided = SHARDED_WIDTHS * (1 - 1 / tensor_ranks)
     kept = run.model.kept_widths - divided
     is_recomputed = (recompute or run.activation_checkpointing) == "block"
-    inputs = depth + kept if is_recomputed else depth * kept  # with recomputation: inputs of blocks
-    widths = inputs + TRANSIENT_WIDTHS - divided
     number_bytes = BF16_BYTES if run.dtype == "bf16" else FP32_BYTES
-    return float(tokens * width * number_bytes * widths)
+    if not is_recomputed:
+        return float(tokens * width * number_bytes * (depth * kept + TRANSIENT_WIDTHS - divided))
+    is_parted = tokens >= training.PARTED_TOKENS
+    widths = PARTED_WIDTHS - divided / 2 if is_parted else kept + TRANSIENT_WIDTHS - divided
+    return float(tokens * width * (FP32_BYTES * depth + number_bytes * widths))  # inputs of blocks are fp32
 
 
 def rank_memory(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dithc.engine.hcops import reference, vector
-from dithc.engine.hcops.autograd import assign_grad_view, flat_gradients, storage_use_count, zero_grad
+from dithc.engine.hcops.autograd import assign_grad_view, flat_gradients, grad_buffer, storage_use_count, zero_grad
 from dithc.engine.hcops.backend import backend_of, log_once, raw
 from dithc.engine.hcops.checks import AdamwTensors, argument_error
 from dithc.engine.hcops.kernel_registry import FALLBACK
@@ -20,11 +20,15 @@ __all__ = [
     "adamw",
     "assign_grad_view",
     "flat_gradients",
+    "gradient_place",
     "orthogonalize",
     "storage_use_count",
     "sum_of_squares",
+    "summing",
     "zero_grad",
 ]
+
+gradient_place, summing = grad_buffer.target, grad_buffer.summing
 
 # Coefficients of Jordan et al. 2024 (Muon). The map x -> a x + b x^3 + c x^5 is steep at 0. It maps (0, 1] to a band
 # around 1, 0.68 to 1.21, and keeps values in the band. After 5 iterations, every value that began above 0.0015 is in

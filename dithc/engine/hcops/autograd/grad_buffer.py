@@ -5,7 +5,9 @@ returned tensor as `.grad` because no other reference exists. Accumulation over 
 separate pass. Hooks of the gradient accumulator run as usual.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import local
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from dithc.engine.hcops.kernel_registry import FALLBACK
 
 # Alignment of every gradient in elements: 4,096 bytes, a page.
 ALIGNMENT = 1024
+
+_sums = local()  # `places` of `summing`
 
 
 def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Tensor] = torch.zeros) -> Tensor:
@@ -59,6 +63,9 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     graph of the gradient), if `.grad` is another tensor, if the weight is used twice in this pass, if a gradient is
     still referenced, or if the place was removed. The node `accumulator` receives the gradient.
     """
+    if (place := _places().get(parameter)) is not None:
+        accumulates, _places()[parameter] = place[1], (place[0], True)
+        return place[0], accumulates
     flat: Tensor | None = getattr(parameter, "flat_grad", None)
     if flat is None or parameter._backward_hooks or torch.is_grad_enabled() or not _accumulates(accumulator, parameter):
         return None, False
@@ -76,6 +83,28 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     parameter.flat_grad_pending = True
     parameter.grad = None  # set again by autograd, with the sum, without a separate pass to add
     return flat.detach(), previous is not None
+
+
+@contextmanager
+def summing(places: dict[Any, tuple[Tensor, bool]]) -> Iterator[None]:
+    """Let products write gradients of these weights to their places, or add to those with True, whatever becomes of them.
+
+    A place becomes True after its first product, so that passes over parts of a batch add up without a separate pass.
+    """
+    previous, _sums.places = _places(), places
+    try:
+        yield
+    finally:
+        _sums.places = previous
+
+
+def _places() -> dict[Any, tuple[Tensor, bool]]:
+    return getattr(_sums, "places", {})
+
+
+def has_place(parameter: Any) -> bool:
+    """Return whether products may write the gradient of a weight to a place."""
+    return hasattr(parameter, "flat_grad") or parameter in _places()
 
 
 def restore_grad(parameter: Any, gradient: Tensor | None) -> None:

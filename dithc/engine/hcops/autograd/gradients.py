@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import user_error
-from dithc.engine.hcops.autograd.grad_buffer import restore_grad, target
+from dithc.engine.hcops.autograd.grad_buffer import has_place, restore_grad, target
 from dithc.engine.hcops.backend import raw
 from dithc.engine.hcops.dispatch import dense
 
@@ -197,7 +197,7 @@ def _keep_layer(ctx: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 def flat_parameter(ctx: Any, weight: Tensor) -> Tensor | None:
     """Return the weight if it has a place in the flat buffer; the saved tensor may be another object."""
-    return weight if ctx.direct and hasattr(weight, "flat_grad") else None
+    return weight if ctx.direct and has_place(weight) else None
 
 
 def _layer(ctx: Any) -> Layer:

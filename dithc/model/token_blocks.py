@@ -48,7 +48,7 @@ class _TokenBlocks(autograd.Function):
 
 
 def _backward(block: Any, x: Tensor, c: Tensor, dy: Tensor, sums: "_Sums") -> tuple[Tensor, Tensor]:
-    """Return the gradients of x and c, and add those of the weights to `sums`."""
+    """Return the gradients of x and c, and add the gradients of the weights to `sums`."""
     x, c = _leaf(x), _leaf(c)
     modulation: Tensor = block.adaLN_modulation(c)  # (N, 6D)
     parts = [_leaf(part) for part in modulation.chunk(6, dim=1)]  # (N, D) each
@@ -103,7 +103,7 @@ class _Sums:
     def backward(
         self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], inputs: Sequence[Tensor]
     ) -> Sequence[Tensor]:
-        """Add the gradients of the weights; return those of `inputs`."""
+        """Add the gradients of the weights; return the gradients of `inputs`."""
         found = torch.autograd.grad(outputs, [*inputs, *self._weights], gradients, allow_unused=True)
         with torch.no_grad():
             for number, (weight, value) in enumerate(zip(self._weights, found[len(inputs) :], strict=True)):

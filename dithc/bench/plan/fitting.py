@@ -131,8 +131,8 @@ def with_common_images(
 ) -> dict[plans.Arrangement, plans.RankCosts]:
     """Replace the measured memory of an image by the closed form, times the median ratio of all measurements.
 
-    A peak of one process depends on the allocator; the ratio of several is more exact. Ranks that share layers have a ratio
-    of their own.
+    A peak of one process depends on the allocator; the ratio of several is more exact. Ranks that share layers have a
+    separate ratio.
     """
     forms, ratios = {}, dict[bool, list[float]]()
     for name, one in costs.items():

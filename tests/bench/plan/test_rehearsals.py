@@ -105,7 +105,7 @@ def test_memory_of_an_image_is_common_to_all_measurements_and_exact_at_the_measu
     shared = "dp+tp", 2, "none", "none"
     costs[shared] = replace(cost, image_bytes=0.5 * form)
     found = fitting.with_common_images(costs, task, node.tensor_ranks)
-    assert found.pop(shared).image_bytes == pytest.approx(0.5 * form), "a ratio of its own"
+    assert found.pop(shared).image_bytes == pytest.approx(0.5 * form), "a separate ratio"
     for name, one in found.items():
         assert one.image_bytes == pytest.approx(0.9 * form)
         before = costs[name]

@@ -87,9 +87,9 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
 
 @contextmanager
 def summing(places: dict[Any, tuple[Tensor, bool]]) -> Iterator[None]:
-    """Let products write gradients of these weights to their places, or add to those with True, whatever becomes of them.
+    """Let products write the gradients of weights to their places, or add to places with True, also in torch.autograd.grad.
 
-    A place becomes True after its first product, so that passes over parts of a batch add up without a separate pass.
+    A place becomes True after its first product, so that gradients of parts of the tokens add up without a separate pass.
     """
     previous, _sums.places = _places(), places
     try:

@@ -116,13 +116,18 @@ class Block(nn.Module):
         out: Tensor = self.mlp(normed, gate=gate, residual=x)
         return out  # (N, T, D)
 
-    def recomputed(self, forward: Callable[[Tensor, Tensor], Tensor], x: Tensor, c: Tensor) -> Tensor | None:
+    def dithc_recompute(self, forward: Callable[[Tensor, Tensor], Tensor], x: Tensor, c: Tensor) -> Tensor | None:
         """Return `forward(x, c)`, recomputed by parts of the tokens in the backward pass.
 
-        None if the tokens are few, or if a hook of a weight, which would run twice, or a compiler observes the pass.
+        None if the tokens are few, if weights are not contiguous fp32, or if a hook of a weight, which would run twice, or a
+        compiler observes the pass.
         """
-        is_observed = torch.compiler.is_compiling() or any(weight._backward_hooks for weight in self.parameters())
-        return None if is_observed or x.shape[1] < training.PARTED_TOKENS else token_blocks.run(self, forward, x, c)
+        weights = list(self.parameters())
+        is_usual = all(weight.dtype is torch.float32 and weight.is_contiguous() for weight in weights)
+        is_observed = torch.compiler.is_compiling() or any(weight._backward_hooks for weight in weights)
+        if is_observed or not is_usual or x.shape[1] < training.PARTED_TOKENS:
+            return None
+        return token_blocks.run(self, forward, x, c)
 
 
 class FinalLayer(nn.Module):

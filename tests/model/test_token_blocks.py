@@ -1,5 +1,7 @@
 """Tests of recomputation by parts of the tokens: gradients of all inputs and weights, places of gradients, micro-batches."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -16,10 +18,12 @@ def gradients(model, *, recompute: str, dtype: torch.dtype, passes: int = 1) -> 
     AutoMem(model, recompute)
     for seed in range(passes):
         generator = torch.Generator().manual_seed(seed)
-        x = torch.randn(2, 4, SIZE, SIZE, generator=generator).requires_grad_()
+        x = torch.randn(2, 4, SIZE, SIZE, generator=generator).to(next(model.parameters()).dtype).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
             out = model(x, torch.tensor([3, 700]), torch.tensor([0, 1]))
-        (out.float() * torch.randn(out.shape, generator=generator)).sum().backward()
+        (
+            (out.float() if dtype is torch.bfloat16 else out) * torch.randn(out.shape, generator=generator)
+        ).sum().backward()
     found = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.requires_grad}
     for weight in model.parameters():
         weight.grad = None
@@ -54,13 +58,25 @@ def test_two_micro_batches_add_in_the_flat_buffer():
         assert (found[name] - value).norm() <= 5e-6 * value.norm(), name
 
 
-@pytest.mark.parametrize(("size", "is_hooked"), [(32, False), (SIZE, True)])
-def test_few_tokens_and_weights_with_hooks_are_recomputed_as_a_whole(monkeypatch, size, is_hooked):
+@pytest.mark.parametrize(("size", "is_hooked", "dtype"), [(32, False, torch.float32), (SIZE, True, torch.float32),
+                                                         (SIZE, False, torch.float64)])  # fmt: skip
+def test_few_tokens_and_unusual_weights_are_recomputed_as_a_whole(monkeypatch, size, is_hooked, dtype):
     monkeypatch.setattr(token_blocks, "_backward", None)
-    model, calls = AutoMem(nonzero(input_size=size), "block"), []
+    model, calls = AutoMem(nonzero(input_size=size).to(dtype), "block"), []
     if is_hooked:
         for block in model.blocks:
             block.attn.qkv.weight.register_hook(calls.append)
-    model(torch.randn(1, 4, size, size), torch.tensor([3]), torch.tensor([0])).sum().backward()
+    model(torch.randn(1, 4, size, size, dtype=dtype), torch.tensor([3]), torch.tensor([0])).sum().backward()
     assert all(weight.grad is not None for weight in model.parameters() if weight.requires_grad)
     assert len(calls) == is_hooked * len(model.blocks)
+
+
+def test_errors_against_float64_are_those_of_fp32():
+    model = nonzero(input_size=SIZE)
+    truth = gradients(deepcopy(model).double(), recompute="none", dtype=torch.float64)
+    errors = {
+        recompute: [(value - truth[name]).norm() / truth[name].norm() for name, value in found.items()]
+        for recompute in ("none", "block")
+        for found in [gradients(deepcopy(model), recompute=recompute, dtype=torch.float32)]
+    }
+    assert max(errors["block"]) <= max(2e-6, 2 * max(errors["none"]))

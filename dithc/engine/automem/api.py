@@ -120,6 +120,10 @@ def _run_unit(link: _Link, forward: Callable[..., Any], *args: Any, **kwargs: An
     return link.manager.run(link.unit, forward, args, kwargs)
 
 
+BLOCK_METHOD = "dithc_recompute"
+"""Optional method of a block for recomputation with less memory; it returns None if it does not apply."""
+
+
 def _recompute_blocks(model: nn.Module) -> None:
     """Keep only the input of each repeated block and run the block again in backward; UserError without such blocks."""
     name, blocks = _repeated_blocks(model)
@@ -152,8 +156,6 @@ def _run_recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> A
     """Run `forward` with recomputation in backward, if gradients are enabled."""
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    own = getattr(
-        getattr(forward, "__self__", None), "recomputed", None
-    )  # a method of the block that needs less memory
+    own = getattr(getattr(forward, "__self__", None), BLOCK_METHOD, None)
     out = None if own is None else own(forward, *args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs) if out is None else out

@@ -32,8 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--walltime-minutes", type=float, metavar="M", help="save and stop before this time")
     strategy = "partition of work among ranks (default: `machine.strategy`); not part of the run's digest"
     parser.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), help=strategy)
-    trace = "write a trace of this step, one file per rank, to the run's store (default: `machine.trace_step`)"
-    parser.add_argument("--trace-step", type=int, metavar="STEP", help=trace)
     back = "if several of the newest checkpoints are damaged, use the newest intact one or step 0"
     parser.add_argument("--allow-checkpoint-rollback", action="store_true", help=back)
     add_ranks_argument(parser)
@@ -49,7 +47,6 @@ def run(args: argparse.Namespace) -> int:
     outputs.check_file(args.out, stage="train", name=args.run)
     overrides = {
         "strategy": args.strategy,
-        "trace_step": args.trace_step,
         "allow_checkpoint_rollback": args.allow_checkpoint_rollback or None,
     }
     job = TrainingJob(

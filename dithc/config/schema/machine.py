@@ -77,8 +77,6 @@ class MachineConfig(Settings):
     param_gather_dtype: Literal["fp32", "bf16"] = "fp32"
     """Type of the weights that `sharding` transfers. With bf16, all ranks compute with rounded weights; each
     rank keeps, updates and saves the exact weights of its share."""
-    trace_step: Positive | None = None
-    """Optimizer step of which each rank writes a trace (operators, phases, communication) to the store."""
     checkpoint_mode: CheckpointMode = "async"
     """async: training continues while checkpoints are written from a copy of the state; blocking: training waits."""
     allow_checkpoint_rollback: bool = False

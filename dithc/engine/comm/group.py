@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from dithc.engine.comm.mpi import MpiCommunicator, MpiWorld
     from dithc.engine.comm.process_group import SharedSegment
-    from dithc.engine.comm.traffic import OperationSpan
 
 log = get_logger(__name__)
 
@@ -196,11 +195,6 @@ class Group:
         """Bind the communication threads, also of later process groups, to a logical CPU."""
         if threads := self._communication():
             threads.bind_progress_threads(cpu)
-
-    def record_operations(self) -> "AbstractContextManager[list[OperationSpan]]":
-        """Record the operations of the communication threads during a `with` block; empty for one rank or gloo."""
-        threads = self._communication()
-        return threads.record_operations() if threads else nullcontext([])
 
     def _communication(self) -> ModuleType | None:
         """Return the module of the communication threads; None for one rank or gloo, which have none."""

@@ -22,16 +22,6 @@ COUNTERS = struct.Struct("=QQ")
 
 
 @dataclass(frozen=True)
-class OperationSpan:
-    """Operation of the communication thread: start and end by `time.perf_counter`, and bytes sent if they were counted."""
-
-    name: str
-    begun: float
-    ended: float
-    num_bytes: int | None
-
-
-@dataclass(frozen=True)
 class Traffic:
     """Counts since the start of the process; None for a count that is not available."""
 

@@ -21,7 +21,7 @@ from dithc.model import DiT
 from dithc.train.checkpoints import CheckpointWriter, TrainingState, checkpoint_metadata, initial_state
 from dithc.train.job import DONE, StepTimer, StopRequests, TrainingJob, hold_lease
 from dithc.train.memory_tiers import TrainingMemory
-from dithc.train.monitoring import RankWatch, Tracer, TrainingLog, Validation, Values, log_attempt
+from dithc.train.monitoring import RankWatch, TrainingLog, Validation, Values, log_attempt
 from dithc.train.pipeline.initial_weights import fit_gaussian, init_model, start_from_file, start_from_run
 from dithc.train.pipeline.memory_check import allocation_guard
 from dithc.train.step import (
@@ -90,7 +90,6 @@ class Attempt:
         skipped = SkippedSteps(store, group)
         metadata["skipped_steps"] = skipped.steps
         self.recovery = Recovery(run.on_nonfinite, skipped=skipped, roll_back=self._roll_back)
-        self.tracer = Tracer(job, store, group, first=self.state.step)
         self.validation = Validation(run, latents, seed=job.seed, state=self.state, group=group, memory=memory)
         journal = TrainingLog(store, job=job, first=self.state.step, epochs=source.epoch, rank=group.rank)
         self.journal = stack.enter_context(journal)
@@ -121,8 +120,7 @@ class Attempt:
                 log.warning(f"stopping after step {state.step} of {until}: {reason or 'requested on another rank'}")
                 break
             self.saver.poll()
-            with self.tracer.step(state.step + 1, self.trainer):
-                has_advanced |= self._advance(state.step + 1)
+            has_advanced |= self._advance(state.step + 1)
         self._extend_timeout()
         if self.saver.last != state.step and self._is_finite(state.step):
             self.saver.save(state)
@@ -150,14 +148,12 @@ class Attempt:
             return False
         if self.validation.is_due(number, until=self.job.until):
             self._extend_timeout()
-            with self.trainer.span("validation"):
-                values |= self.validation.values(self.timer)
+            values |= self.validation.values(self.timer)
         self.state.step = number
         self.journal.step(number, values)
         if is_kept:
             self._extend_timeout()
-            with self.trainer.span("checkpoint"):
-                self.saver.save(self.state)
+            self.saver.save(self.state)
         return True
 
     def _step(self, number: int) -> Values:

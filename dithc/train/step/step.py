@@ -41,7 +41,7 @@ def prepare_strategy(strategy: Strategy, source: BatchSource, run: training.RunC
 
 
 class Trainer:
-    """Optimizer steps on one rank of a group; a trace sets `span`, called for each phase."""
+    """Optimizer steps on one rank of a group; benchmarks set `span`, called for each phase."""
 
     span: Callable[[str], AbstractContextManager[object]] = nullcontext
 

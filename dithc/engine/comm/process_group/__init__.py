@@ -8,8 +8,8 @@ Invariants: collectives run in the order of their calls, on every rank. A rank f
 Extending: another collective is a method of `backend.py` and an operation of `collectives.py`.
 """
 
-from dithc.engine.comm.process_group.backend import bind_progress_threads, record_operations, set_timeout
+from dithc.engine.comm.process_group.backend import bind_progress_threads, set_timeout
 from dithc.engine.comm.process_group.islands import measure_rates
 from dithc.engine.comm.process_group.shm_collectives import SharedSegment
 
-__all__ = ["SharedSegment", "bind_progress_threads", "measure_rates", "record_operations", "set_timeout"]
+__all__ = ["SharedSegment", "bind_progress_threads", "measure_rates", "set_timeout"]

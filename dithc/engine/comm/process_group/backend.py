@@ -8,7 +8,6 @@ import registers the backend and loads MPI.
 import atexit
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast, get_args
 
@@ -20,13 +19,11 @@ from torch.futures import Future
 from dithc.core.logging import get_logger, user_error
 from dithc.engine.comm import rendezvous
 from dithc.engine.comm.mpi import MpiCommunicator, multiple_threads
-from dithc.engine.comm.process_group import progress_thread
 from dithc.engine.comm.process_group.collectives import FIRST_TAG, Collectives, Reduction, parts_of
 from dithc.engine.comm.process_group.missing_ranks import MissingRankDetector
 from dithc.engine.comm.process_group.node_peers import NodePeers, node_of
 from dithc.engine.comm.process_group.progress_thread import CommOperation, MpiWork, Operation, ProgressThread
 from dithc.engine.comm.settings import CommConfig
-from dithc.engine.comm.traffic import OperationSpan
 
 log = get_logger(__name__)
 
@@ -102,7 +99,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         tensors, op = _tensors(tensors), _reduction(opts)
         if len(tensors) == 1:
             operation = self.collectives.all_reduce(tensors[0], op)
-            return self._start("all_reduce", operation, num_bytes=tensors[0].nbytes)
+            return self._start("all_reduce", operation)
         return self._start("all_reduce", self.collectives.all_reduce_all(tensors, op))
 
     allreduce_coalesced = allreduce
@@ -122,7 +119,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         operation = self.collectives.all_gather_into(tensor, output)
-        return self._start("all_gather", operation, num_bytes=tensor.nbytes)
+        return self._start("all_gather", operation)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         return self._start_all("all_gather", self.collectives.all_gather_into, inputs, outputs)
@@ -134,7 +131,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         operation = self.collectives.reduce_scatter_from(tensor, output, _reduction(opts))
-        return self._start("reduce_scatter", operation, num_bytes=tensor.nbytes)
+        return self._start("reduce_scatter", operation)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         collective = partial(self.collectives.reduce_scatter_from, op=_reduction(opts))
@@ -174,7 +171,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     def barrier(self, *_: Any, **__: Any) -> Any:
         return self._start("barrier", self.collectives.barrier())
 
-    def _start(self, name: str, operation: Operation, *, in_order: bool = True, num_bytes: int | None = None) -> Any:
+    def _start(self, name: str, operation: Operation, *, in_order: bool = True) -> Any:
         """Pass an operation to the communication thread; collectives run one after the other."""
         future: Future[Any] = Future()
         seconds = self._timeout.total_seconds()
@@ -186,7 +183,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
         label = f"{name} of {NAME}, rank {self._rank} of {self._size}"
         number = self._number if in_order else None
-        submitted = CommOperation(label, operation, complete, seconds, number, in_order, num_bytes)
+        submitted = CommOperation(label, operation, complete, seconds, number, in_order)
         self.thread.submit(submitted)
         return MpiWork(future, submitted)
 
@@ -210,10 +207,6 @@ def bind_progress_threads(cpu: int) -> None:
     _communication_cpu = cpu
     for group in list(_groups):
         group.thread.bind(cpu)
-
-
-def record_operations() -> AbstractContextManager[list[OperationSpan]]:
-    return progress_thread.record_spans(group.thread for group in list(_groups))
 
 
 def _chain(operations: list[Operation]) -> Operation:

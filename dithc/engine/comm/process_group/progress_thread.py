@@ -8,8 +8,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,6 @@ from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from dithc.core.logging import get_logger
-from dithc.engine.comm.traffic import OperationSpan
 
 log = get_logger(__name__)
 
@@ -51,8 +50,6 @@ class CommOperation:
     timeout_seconds: float  # without progress, after which it fails
     number: int | None = None  # index among the group's collectives, from 1
     in_order: bool = False
-    num_bytes: int | None = None  # sent by this rank, if they were counted
-    spans: list[OperationSpan] | None = field(default=None, init=False)  # receives a span when the operation has ended
     waiting_since: float | None = field(default=None, init=False)  # `time.monotonic` of its start or last progress
     missing: str = field(default="", init=False)  # description of the ranks that it waits for
     begun: float | None = field(default=None, init=False)  # `time.perf_counter` of its first step
@@ -88,15 +85,11 @@ class CommOperation:
 
     def _end(self, result: Any, error: BaseException | None) -> None:
         self.ended = time.perf_counter()
-        if self.spans is not None and self.begun is not None:
-            self.spans.append(OperationSpan(self.name, self.begun, self.ended, self.num_bytes))
         self.done(result, error)
 
 
 class ProgressThread:
-    """Thread that runs operations until it is stopped; `spans`, if set, receives a span of every ended operation."""
-
-    spans: list[OperationSpan] | None = None
+    """Thread that runs operations until it is stopped."""
 
     def __init__(
         self, name: str, *, cpu: int | None = None, watch: Callable[[Sequence[CommOperation]], None] | None = None
@@ -128,7 +121,6 @@ class ProgressThread:
         """Submit an operation to the thread; RuntimeError if the thread was stopped."""
         if self._stopped:
             raise RuntimeError(f"{operation.name}: the process group was destroyed")
-        operation.spans = self.spans
         self._queue.put(operation)
 
     def stop(self, *, timeout_seconds: float) -> bool:
@@ -233,17 +225,3 @@ def _unwrap(future: "Future[Any]") -> Any:
     if error is not None:
         raise error
     return result
-
-
-@contextmanager
-def record_spans(threads: Iterable[ProgressThread]) -> Iterator[list[OperationSpan]]:
-    """Record all operations submitted to the threads during a `with` block."""
-    spans: list[OperationSpan] = []
-    threads = list(threads)
-    for thread in threads:
-        thread.spans = spans
-    try:
-        yield spans
-    finally:
-        for thread in threads:
-            thread.spans = None

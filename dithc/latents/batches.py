@@ -84,12 +84,12 @@ class SampleOrder:
 class Batches:
     """Batches of a training run: batch `step` is a pure function of the settings, for any history and number of ranks.
 
-    Sample i of a step has position step * global_batch_size + i in the stream. (seed, epoch, row) determines its view, label
-    dropout, timestep, noise and posterior noise, in this order. All are drawn whether used or not, so that disabling
-    one does not change the others.
+    Sample i of a step has position (step * global_batch_size + i) * M + k in the stream, for worker k of M. (seed, epoch, row)
+    determines its view, label dropout, timestep, noise and posterior noise, in this order. All are drawn whether used or
+    not, so that disabling one does not change the others.
 
-    `global_batch_size` counts samples over all ranks and may exceed the rows of the train split. Raises UserError if that
-    split is empty, or the latents lack the views of `augment`, which are used with equal frequency.
+    `global_batch_size` counts samples over all ranks of a worker and may exceed the rows of the train split. Raises UserError
+    if that split is empty, or the latents lack the views of `augment`, which are used with equal frequency.
     """
 
     def __init__(
@@ -104,7 +104,9 @@ class Batches:
         masked: training.MaskedTrainingConfig | None = None,
         conditions: Sequence[str] = (),
         groups: Sequence[training.BandGroupConfig] = (),
+        worker: tuple[int, int] = (0, 1),
     ) -> None:
+        """Prepare the batches; `worker` is (k, M), the number of the worker and the count of workers."""
         rows = latents.rows("train")
         if not len(rows):
             got = f"0 of {latents.count} rows in the train split"
@@ -121,16 +123,17 @@ class Batches:
         self.label_dropout, self.times, self.masked = label_dropout, times, masked
         self.conditions = [name for name, _ in latents.widths(conditions)] if conditions else []
         self.groups = groups
+        self.worker, self.num_workers = worker
         self.order = SampleOrder(rows, seed=seed)
 
     def epoch(self, step: int) -> float:
         """Return the number of passes over the train rows before this step."""
-        return step * self.global_batch_size / len(self.order.rows)
+        return step * self.global_batch_size * self.num_workers / len(self.order.rows)
 
     def batch(self, step: int, part: slice = slice(None)) -> Batch:
         """Return the samples `part` (a slice of 0 to global_batch_size) of a step, counted from 0."""
         inside = np.arange(*part.indices(self.global_batch_size), dtype=np.int64)
-        epochs, rows = self.order.lookup(step * self.global_batch_size + inside)
+        epochs, rows = self.order.lookup(self._positions(step, inside))
         uniform, noise, posterior = self._draw(epochs, rows)
         views = self._views(uniform[:, 0])  # (n,)
         labels: npt.NDArray[Any] = self.latents.labels[rows].astype(np.int64)  # (n,)
@@ -145,7 +148,11 @@ class Batches:
 
     def rows(self, step: int) -> Rows:
         """Return the latent rows of a step's samples, (global_batch_size,)."""
-        return self.order.lookup(step * self.global_batch_size + np.arange(self.global_batch_size, dtype=np.int64))[1]
+        return self.order.lookup(self._positions(step, np.arange(self.global_batch_size, dtype=np.int64)))[1]
+
+    def _positions(self, step: int, inside: Rows) -> Rows:
+        """Return the positions of samples of a step in the stream, (n,)."""
+        return (step * self.global_batch_size + inside) * self.num_workers + self.worker
 
     def _draw(self, epochs: Rows, rows: Rows) -> tuple[npt.NDArray[np.float64], Noise, Noise]:
         """Return uniform draws (n, 3), noise and posterior noise (n, Z, h, w) each."""

@@ -6,6 +6,7 @@ Invariants: all ranks exit with one status; signal handlers are restored.
 Extending: a reason to stop is a method of `StopRequests`; the workflow's driver also interprets the statuses.
 """
 
+import math
 import os
 import signal
 import time
@@ -154,6 +155,8 @@ class StepTimer:
     def __init__(self) -> None:
         self._steps: list[float] = []
         self._slowest_save = self._longest_step = self._slowest_validation = 0.0
+        self._stall: float | None = None
+        self._write = 0.0
 
     def step(self, seconds: float) -> None:
         self._steps = [*self._steps[1 - RECENT_STEPS :], seconds]
@@ -162,6 +165,20 @@ class StepTimer:
     def save(self, seconds: float) -> None:
         """Record the duration of a checkpoint write (initially of a read)."""
         self._slowest_save = max(self._slowest_save, seconds)
+
+    def stall(self, seconds: float, *, write_seconds: float) -> None:
+        """Record how long training waited for a checkpoint, and how long its files were written in the background."""
+        self._stall, self._write = seconds, write_seconds
+
+    def save_interval(self, failure_seconds: float) -> float | None:
+        """Return the seconds between checkpoints with the least expected loss (Young 1974, equation 8); None before a save.
+
+        A failure loses half an interval on average. A checkpoint costs the time for which training waits for it. The interval
+        is at least twice the time to write the files.
+        """
+        if self._stall is None:
+            return None
+        return max(math.sqrt(2 * self._stall * failure_seconds), 2 * self._write)
 
     def validation(self, seconds: float) -> None:
         """Record the duration of a validation, which may follow any step."""

@@ -62,6 +62,8 @@ class Driver:
         self._acquire_lease()
         if executor != LOCAL:
             self.check_jobs(planned)
+        else:
+            self.check_workers(planned)
         self.graph.write_config()
         if self.queue is None or executor == LOCAL:
             return
@@ -76,6 +78,10 @@ class Driver:
         """Log reduced requests of planned jobs (rule, name); raises UserError if a job can never start."""
         for line in self.jobs.check([(MANIFESTS.get(rule, rule), name) for rule, name in planned]):
             log.warning(line)
+
+    def check_workers(self, planned: list[tuple[str, str]]) -> None:
+        """Raise UserError if planned jobs (rule, name) that wait for each other cannot run on this machine together."""
+        self.jobs.check_workers([name for rule, name in planned if MANIFESTS.get(rule, rule) == "train"])
 
     def failed(self) -> None:
         self._stop.set()

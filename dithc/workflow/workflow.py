@@ -118,8 +118,11 @@ class Workflow(ExperimentGraph):
         try:
             self._check_owner(jobs)
             check_inputs(self, {job.rule.name for job in jobs})
+            planned = [(job.rule.name, self._name(job)) for job in jobs]
             if self.driver.queue is not None:
-                self.driver.check_jobs([(job.rule.name, self._name(job)) for job in jobs])
+                self.driver.check_jobs(planned)
+            else:
+                self.driver.check_workers(planned)
         except UserError as error:
             sys.stdout.flush()  # output of the plan
             log.error(f"a run of this plan would stop before its first job: {error}")

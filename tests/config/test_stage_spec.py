@@ -10,7 +10,7 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
-STABLE = {"train": "a1bed9cd876c", "latents": "1e6dce4a454b", "sample": "fbd7be12dded"}
+STABLE = {"train": "7c6c16876d4f", "latents": "1e6dce4a454b", "sample": "fbd7be12dded"}
 
 
 def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:

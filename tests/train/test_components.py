@@ -24,6 +24,20 @@ def net(seed: int = 0) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 
 
+def test_interval_of_checkpoints_minimizes_the_expected_loss():
+    timer = StepTimer()
+    assert timer.save_interval(3600.0) is None
+    timer.stall(0.5, write_seconds=4.0)
+
+    def loss(seconds):
+        return 0.5 / seconds + seconds / (2 * 3600.0)  # per second of training
+
+    best = timer.save_interval(3600.0)
+    assert best == pytest.approx(60.0)
+    assert loss(best) < min(loss(best / 1.1), loss(best * 1.1))
+    assert timer.save_interval(1.0) == 8.0, "twice the time to write the files"
+
+
 def test_ema_decay_warms_up_to_the_final_value():
     assert decay_at(1, decay=0.9999, warmup=True) == pytest.approx(2 / 11)
     assert decay_at(10**6, decay=0.9999, warmup=True) == 0.9999

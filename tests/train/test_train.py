@@ -125,6 +125,15 @@ def test_kept_checkpoints_are_the_first_segment_ends_and_latest(job):
 
 
 @pytest.mark.slow
+def test_expected_failures_add_checkpoints_without_changing_the_result(job):
+    plain = job("plain", checkpoint_every=6)
+    early = job("early", checkpoint_every=6, keep_last=6, hours_between_failures=1e-6)
+    assert train(plain, Group()) == train(early, Group()) == 0
+    assert store_of(plain).steps() == [0, 6]
+    assert len(store_of(early).steps()) > 2
+    assert hashes(early) == hashes(plain)
+
+
 def test_truncated_checkpoint_is_skipped_with_a_logged_reason(job, caplog):
     whole, one = job("whole"), job("cut", until=4)
     train(whole, Group())

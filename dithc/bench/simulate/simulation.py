@@ -34,6 +34,7 @@ class SimulationSettings:
     wires: tuple[links.Wire, ...] = ("fp32",)
     bucket_mb: float | None = None
     zero1: bool = False
+    local_steps: int | None = None
     spread: float | None = None
     fixed_step_seconds: float = 0.0
     steps: int = 32
@@ -114,6 +115,9 @@ def _methods(settings: SimulationSettings) -> list[scenario.ReductionMethod]:
         for wire in settings.wires if collective == "hierarchical" else ("fp32",):
             label = ", ".join([f"dithc: {collective}, {wire} wire", *notes])
             methods.append(scenario.ReductionMethod(label=label, collective=collective, wire=wire, **common))  # type: ignore[arg-type]
+    if settings.local_steps is not None:
+        label = f"dithc: local updates, {settings.local_steps} steps, bf16 wire"
+        methods.append(scenario.ReductionMethod(label=label, wire="bf16", local_steps=settings.local_steps))
     return methods
 
 

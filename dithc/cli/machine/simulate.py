@@ -21,6 +21,7 @@ COUNTS = (
     "steps",
     "ranks_per_node",
     "images_per_node",
+    "local_steps",
 )
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(COUNTS, (lambda one: one >= 1, "integers from 1")),
@@ -51,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wire", dest="wires", default="fp32", help=wires)
     parser.add_argument("--bucket-mb", type=float, help="bucket size in MB (default: dithc's rule)")
     parser.add_argument("--zero1", action="store_true", help="shard the optimizer state")
+    local = "also local updates with this number of steps, each node a worker"
+    parser.add_argument("--local-steps", type=int, metavar="STEPS", help=local)
     spread = "spread of speeds (default: fitted on LX2, or 0)"
     parser.add_argument("--stragglers", type=float, dest="spread", metavar="SPREAD", help=spread)
     arguments.add_option(parser, "--fixed-step-seconds", 0.0, "time per step without images")

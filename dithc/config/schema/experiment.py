@@ -92,6 +92,7 @@ class ExperimentConfig(Settings):
         for name, run in self.runs.items():
             yield from self._check_name(f"runs.{name}.dataset", run.dataset, self.datasets)
             yield from self._check_chain(name)
+            yield from self._check_workers(name, run)
             yield from self._check_start(name, run)
             yield from self._check_tiles(name, run)
         for name, evaluation in self.evaluations.items():
@@ -183,6 +184,20 @@ class ExperimentConfig(Settings):
             )
         if size > tile and size % factor:
             yield f"{key}.image_size {size} is not a multiple of the codec's {factor}: use {size // factor * factor}"
+
+    def _check_workers(self, name: str, run: RunConfig) -> Iterator[str]:
+        """Check that the workers of local updates have equal settings, and that the machine supports them."""
+        if run.local_updates is None:
+            return
+        key, machine = f"runs.{name}.local_updates", self.machine
+        if name not in run.local_updates.workers:
+            yield f"{key}.workers does not contain {name}: list all runs that are workers, this one included"
+        for other in run.local_updates.workers:
+            if other in self.runs and (self.runs[other] != run or self.seed_of(other) != self.seed_of(name)):
+                yield f"{key}: runs.{other} differs from runs.{name}: give all workers the same settings"
+        if machine.strategy == "dp+tp" or machine.param_gather_dtype == "bf16":
+            got = "strategy dp+tp" if machine.strategy == "dp+tp" else "param_gather_dtype bf16"
+            yield f"{key} requires complete fp32 weights on each rank, not machine.{got}: use dp or cftp with fp32"
 
     def _check_name(self, key: str, name: str, section: Collection[str]) -> Iterator[str]:
         if name not in section:

@@ -79,8 +79,14 @@ class MachineConfig(Settings):
     rank keeps, updates and saves the exact weights of its share."""
     checkpoint_mode: CheckpointMode = "async"
     """async: training continues while checkpoints are written from a copy of the state; blocking: training waits."""
+    hours_between_failures: float | None = Field(default=None, gt=0.0, le=10.0**6)
+    """Mean time between failures of a job in hours. Training then also saves at the interval with the least expected loss of
+    time, sqrt(2 x cost of a checkpoint x this time) (Young 1974), from measured costs. `null`: only at `checkpoint_every`."""
     allow_checkpoint_rollback: bool = False
     """If several of the newest checkpoints are damaged, continue from the newest intact one, or restart."""
+    exchange_folder: Place | None = None
+    """Folder through which the workers of `runs.*.local_updates` exchange updates, visible to all of them. `null`: `exchange`
+    in the folder `store`."""
     memory: MemoryConfig = MemoryConfig()
     """Use of memory tiers by a rank."""
     sampling: SamplingParallelismConfig = SamplingParallelismConfig()

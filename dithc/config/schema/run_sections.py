@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dithc.config.schema.base import Band, Fraction, Preset, Settings, Size
+from dithc.config.schema.base import Band, Fraction, Name, Positive, Preset, Settings, Size
 from dithc.core.posthoc_ema import LONGEST, SHORTEST
 
 Predict = Literal["noise", "v", "flow"]
@@ -61,6 +61,29 @@ class EmaConfig(Settings):
     def _faults(self) -> Iterator[str]:
         if self.stds is not None and self.stds[0] >= self.stds[1]:
             yield f"`stds` are not ascending: {self.stds}"
+
+
+class LocalUpdatesConfig(Settings):
+    """Training as one of several workers, which train one network apart and exchange only updates of many steps, through a
+    folder (DiLoCo, arXiv 2311.08105). A worker is a run, with its own job and ranks, on this or on another cluster."""
+
+    workers: list[Name] = Field(min_length=2, max_length=64)
+    """Names of the runs that are the workers, this run included, in the same order in each. The other settings of the runs
+    must be equal. Worker k of M takes the samples k, k + M, ... of the common order; `global_batch_size` counts its own."""
+    steps: Positive = 16
+    """Steps between two exchanges. Must divide `steps_per_job`."""
+    overlap: bool = True
+    """true: exchange during the next steps, so that updates of other workers arrive one exchange later; false: wait."""
+    outer_lr: float = Field(default=1.0, gt=0.0, le=10.0)
+    """Factor on the mean update of the workers."""
+    outer_momentum: float = Field(default=0.3, ge=0.0, lt=1.0)
+    """Nesterov momentum of the mean update. 0.9 is for hundreds of steps between exchanges."""
+    dtype: Literal["fp32", "bf16", "int4"] = "bf16"
+    """Type of the exchanged numbers. Rounding errors are added to the next update."""
+
+    def _faults(self) -> Iterator[str]:
+        if len(set(self.workers)) < len(self.workers):
+            yield f"`workers` names a run twice: {', '.join(self.workers)}"
 
 
 class ModelConfig(Settings):

@@ -14,6 +14,7 @@ from dithc.config.schema.run_sections import BandGroupConfig as BandGroupConfig
 from dithc.config.schema.run_sections import Beta
 from dithc.config.schema.run_sections import BlockKind as BlockKind
 from dithc.config.schema.run_sections import EmaConfig as EmaConfig
+from dithc.config.schema.run_sections import LocalUpdatesConfig as LocalUpdatesConfig
 from dithc.config.schema.run_sections import MaskedTrainingConfig as MaskedTrainingConfig
 from dithc.config.schema.run_sections import MlpKind as MlpKind
 from dithc.config.schema.run_sections import ModelConfig as ModelConfig
@@ -107,8 +108,7 @@ class RunConfig(Settings):
     compiler; reference: PyTorch's operators, for comparison. Results differ by rounding."""
     activation_checkpointing: Recompute = "none"
     """block: recompute activations of each block in the backward pass: less memory, equal results, a third more time.
-    Images of 2,048 or more tokens are recomputed by parts of the tokens, which needs half of the memory of `block` for
-    fewer tokens."""
+    Blocks of images of 2,048 or more tokens are recomputed by parts of the tokens, which halves their activations."""
     masked_training: MaskedTrainingConfig | None = None
     """Training from incomplete tiles, of a dataset with `tiles.masks` and the codec `pixel`. `null`: all pixels count. The
     loss on held-out tiles then also counts clear pixels only."""
@@ -131,6 +131,9 @@ class RunConfig(Settings):
     """Groups of bands with a separate noise level, for `prediction_type: flow` and the codec `pixel`. A restoration holds a
     group clean in blocks where all its pixels are observed. The other bands form the main group. Groups start without
     effect, as `conditions` do. Masks of tiles do not hide a clean group, such as radar under clouds."""
+    local_updates: LocalUpdatesConfig | None = None
+    """Train as one of several workers that exchange updates through `machine.exchange_folder`; for two clusters, or nodes with a
+    slow network. At the end of each job, all workers have the same weights. `null`: train alone."""
     augment: Augment = "mirror"
     """Encoded views of a tile used for training, each equally often. none: the tile itself; mirror: also its mirror
     image; dihedral: all quarter turns of both, for a dataset with `views: 8`."""
@@ -153,6 +156,11 @@ class RunConfig(Settings):
             yield f"`steps_per_job` {self.steps_per_job} does not divide `steps` {self.steps}"
         if self.steps // self.segment_steps > MAX_SEGMENTS:
             yield f"`steps_per_job` {self.steps_per_job} cuts `steps` {self.steps} into more than {MAX_SEGMENTS} jobs"
+        if self.local_updates is not None and self.segment_steps % self.local_updates.steps:
+            yield (
+                f"`local_updates.steps` {self.local_updates.steps} does not divide the {self.segment_steps} steps of a job "
+                "(`steps_per_job`, else `steps`)"
+            )
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
             yield (
                 f"`keep_every` {self.keep_every} is not a multiple of `checkpoint_every` {self.checkpoint_every}: most of its "

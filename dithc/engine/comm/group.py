@@ -116,6 +116,12 @@ class Group:
         self.distributed().broadcast_object_list(values, src=source)
         return values[0]
 
+    def broadcast_(self, tensor: "Tensor", *, source: int = 0) -> "Tensor":
+        """Copy the tensor of rank `source` to all ranks, in place, and return it."""
+        if self.size > 1:
+            self.distributed().broadcast(tensor, src=source)
+        return tensor
+
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the picklable values of all ranks in rank order, on every rank."""
         if self.size == 1:

@@ -2,13 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
 from dithc.core.logging import get_logger, user_error
 from dithc.engine.cost.events import StepPlan, simulate_step
-from dithc.engine.cost.links import Collective, Links, RankLayout, Wire, all_reduce_seconds
+from dithc.engine.cost.links import (
+    FP32_BYTES,
+    WIRE_BYTES,
+    Collective,
+    Links,
+    RankLayout,
+    Wire,
+    all_reduce_seconds,
+)
 from dithc.engine.cost.workload import FORWARD_SHARE, ModelWorkload
 
 log = get_logger(__name__)
@@ -26,6 +34,7 @@ class ReductionMethod:
         shares_memory: whether ranks of a node exchange through memory.
         bucket_bytes: maximum bucket size; None for the rule of dithc.engine.comm.
         zero1: whether sums end as shards and the next forward pass gathers the weights.
+        local_steps: steps between two exchanges of local updates, with one worker per node; 0 for sums in each step.
     """
 
     label: str
@@ -34,6 +43,7 @@ class ReductionMethod:
     shares_memory: bool = True
     bucket_bytes: int | None = None
     zero1: bool = False
+    local_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +139,8 @@ class Scenario:
         if images < ranks:
             expected = f"at least one per rank for {ranks} ranks"
             raise user_error("images per step", got=images, expected=expected, fix="use fewer nodes")
+        if self.method.local_steps:
+            return self._local_point(nodes, images)
         plan, gathering = self.plan(nodes=nodes, images_per_node=math.ceil(images / ranks) * self.ranks_per_node)
         draws = largest_draws(ranks, steps=self.steps, seed=self.seed)
         slowest = [math.exp(self.computing.spread * draw) for draw in draws]
@@ -142,6 +154,27 @@ class Scenario:
             straggling_seconds=fmean((plan.before + plan.backward) * (factor - 1) for factor in slowest),
             exchange_seconds=sum(plan.exchange) * (2 if self.method.zero1 else 1),
             wait_of_bucket_seconds=fmean([wait for step in steps for wait in step.waits[1]] or [0.0]),
+        )
+
+    def _local_point(self, nodes: int, images: int) -> Point:
+        """Simulate local updates with overlap: each worker writes one update in a round and reads the updates of all others."""
+        steps, share = self.method.local_steps, math.ceil(images / nodes)
+        alone = replace(self, method=replace(self.method, local_steps=0), computing=replace(self.computing, spread=0.0))
+        seconds = alone.point(1, share).seconds
+        draws = largest_draws(nodes * self.ranks_per_node, steps=self.steps, seed=self.seed)
+        spread = self.computing.spread / math.sqrt(steps)  # of the mean speed in a round
+        straggling = seconds * (fmean(math.exp(spread * draw) for draw in draws) - 1)
+        exchange = self.links.message(nodes * self.model.gradient_bytes * WIRE_BYTES[self.method.wire] / FP32_BYTES)
+        exposed = max(0.0, exchange / steps - seconds - straggling) if nodes > 1 else 0.0
+        return Point(
+            nodes=nodes,
+            ranks=nodes * self.ranks_per_node,
+            images=images,
+            seconds=seconds + straggling + exposed,
+            exposed_seconds=exposed,
+            straggling_seconds=straggling,
+            exchange_seconds=exchange / steps if nodes > 1 else 0.0,
+            wait_of_bucket_seconds=0.0,
         )
 
     def points(self, nodes: Sequence[int], *, mode: Mode = "weak", global_batch_size: int | None = None) -> list[Point]:

@@ -18,7 +18,7 @@ from dithc.latents import Latents
 from dithc.model import DiT
 from dithc.train.checkpoints.weights import network_kind
 from dithc.train.job import TrainingJob
-from dithc.train.optimizer import Ema, Optimizer
+from dithc.train.optimizer import Ema, Optimizer, OuterState
 from dithc.train.state_placement import Allocator, new_empty
 from dithc.train.strategies import RankGrid, Strategy
 
@@ -85,15 +85,17 @@ class ModuleState:
 
 @dataclass(kw_only=True)
 class TrainingState(ModuleState):
-    """Complete state of a training run of a DiT; under dp+tp, this rank's part."""
+    """Complete state of a training run of a DiT; under dp+tp, this rank's part. `outer`: only with local updates."""
 
     model: DiT
     ema: Ema
+    outer: OuterState | None = None
 
     def pieces(self) -> dict[str, list[TensorPiece]]:
         averages = {CheckpointStore.WEIGHTS["ema"]: self.ema.pieces()}
         averages |= {CheckpointStore.average_file(ema.length): ema.pieces() for ema in self.ema.length_averages}
-        return super().pieces() | {file: self.strategy.pieces(pieces) for file, pieces in averages.items()}
+        outer = {} if self.outer is None else {OuterState.FILE: self.outer.pieces()}
+        return super().pieces() | {file: self.strategy.pieces(pieces) for file, pieces in (averages | outer).items()}
 
     def load(self, checkpoint: CheckpointStore.Checkpoint) -> None:
         super().load(checkpoint)
@@ -101,6 +103,8 @@ class TrainingState(ModuleState):
         self.ema.load(cut(read_tensors(checkpoint.weights("ema"))))
         for average in self.ema.length_averages:
             average.load(cut(read_tensors(checkpoint.folder / CheckpointStore.average_file(average.length))))
+        if self.outer is not None:
+            self.outer.load(read_tensors(checkpoint.folder / OuterState.FILE))
 
 
 def initial_state(

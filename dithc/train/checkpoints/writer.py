@@ -199,6 +199,7 @@ class CheckpointWriter:
         self._save = None
         seconds = time.monotonic() - save.start
         self.timer.save(save.stall_seconds + save.work_seconds + save.task.seconds)
+        self.timer.stall(save.stall_seconds, write_seconds=seconds - save.stall_seconds)
         if self.group.rank == 0:
             times = {"seconds": round(seconds, 3), "stalled_seconds": round(save.stall_seconds, 3)}
             self.store.event("checkpoint", step=save.step, **times)

@@ -37,7 +37,7 @@ class Average:
         self, model: nn.Module, *, label: str, sharded: ShardedState | None = None, allocate: Allocator = new_empty
     ) -> None:
         """Start from the model's weights; `label` identifies the average to `allocate`."""
-        self._label, self._sharded = label, sharded
+        self.label, self._sharded = label, sharded
         self.state: dict[str, Tensor] = {}
         weights = {} if sharded is None else sharded.weights()
         for name, value in model.state_dict().items():
@@ -51,7 +51,7 @@ class Average:
 
     def relocate(self, place: Allocator) -> None:
         """Replace every tensor by the copy that `place` returns for its name and value."""
-        self.state = {name: place(f"{self._label}.{name}", value) for name, value in self.state.items()}
+        self.state = {name: place(f"{self.label}.{name}", value) for name, value in self.state.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Load a saved average, or start weights, from complete tensors by name."""

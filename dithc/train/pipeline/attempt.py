@@ -20,6 +20,7 @@ from dithc.latents import Batches, Latents
 from dithc.model import DiT
 from dithc.train.checkpoints import CheckpointWriter, TrainingState, checkpoint_metadata, initial_state
 from dithc.train.job import DONE, StepTimer, StopRequests, TrainingJob, hold_lease
+from dithc.train.local_updates import Interrupted, LocalUpdates
 from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.monitoring import RankWatch, TrainingLog, Validation, Values, log_attempt
 from dithc.train.pipeline.initial_weights import fit_gaussian, init_model, start_from_file, start_from_run
@@ -61,6 +62,9 @@ class Attempt:
             masked=run.masked_training,
             conditions=run.conditions,
             groups=list(run.band_groups.values()),
+            worker=(0, 1)
+            if (local := run.local_updates) is None
+            else (local.workers.index(job.name), len(local.workers)),
         )
         layout = make_rank_grid(group, machine.rank_strategy)
         share = -(-run.global_batch_size // layout.data_size)
@@ -85,6 +89,14 @@ class Attempt:
             mode=machine.checkpoint_mode,
         )
         stack.callback(self.saver.abandon)
+        self.rounds: LocalUpdates | None = None
+        if run.local_updates is not None:
+            self.rounds = LocalUpdates(
+                job, group, self.state, store, metadata=metadata, stop_reason=self._waiting_stop_reason
+            )
+            stack.callback(self.rounds.close)
+        self._is_interrupted = self._has_advanced = self._saves_early = False
+        self._saved_at = time.monotonic()
         self._resume()
         _place(self.state, memory)
         skipped = SkippedSteps(store, group)
@@ -111,21 +123,23 @@ class Attempt:
             Lease.Held: another trainer has taken over.
         """
         state, until, group = self.state, self.job.until, self.group
-        has_advanced = False
-        while state.step < until:
+        is_unsaved = self._lacks_last_round  # a checkpoint from before the last round, which is finished now
+        while state.step < until or self._lacks_last_round:
             group.wait_at_most(self.timer.timeout_seconds())
-            reason = self.stop.reason(grace_seconds=self.timer.grace_seconds if has_advanced else None)
-            reason = reason or self.watch.stop_reason()
-            if group.any(reason is not None):
+            if group.any((reason := self._stop_reason()) is not None or self._is_interrupted):
                 log.warning(f"stopping after step {state.step} of {until}: {reason or 'requested on another rank'}")
                 break
             self.saver.poll()
-            has_advanced |= self._advance(state.step + 1)
+            if state.step < until:
+                self._has_advanced |= self._advance(state.step + 1)
+            else:
+                self._finish_round(until)
         self._extend_timeout()
-        if self.saver.last != state.step and self._is_finite(state.step):
-            self.saver.save(state)
+        is_done = state.step >= until and not self._lacks_last_round
+        if (self.saver.last != state.step or (is_unsaved and is_done)) and self._is_finite(state.step):
+            self._save()
         self.saver.finish()
-        status = DONE if state.step >= until else STOPPED
+        status = DONE if is_done else STOPPED
         if group.rank == 0:
             if status == DONE:
                 self.store.pin(until)  # before another trainer can take the lease and prune
@@ -135,26 +149,64 @@ class Attempt:
             self.store.event("stopped" if status == STOPPED else "done", step=state.step)
         return status
 
+    def _stop_reason(self) -> str | None:
+        grace = self.timer.grace_seconds if self._has_advanced else None
+        return self.stop.reason(grace_seconds=grace) or self.watch.stop_reason()
+
+    def _waiting_stop_reason(self) -> str | None:
+        return self.stop.reason(grace_seconds=self.timer.grace_seconds)
+
+    @property
+    def _lacks_last_round(self) -> bool:
+        """True if all steps of the job are done, but not the last round of local updates."""
+        return self.state.step >= self.job.until and self._ends_round(self.job.until)
+
     def _advance(self, number: int) -> bool:
-        """Run step `number` with its records and checkpoint; return False after a recovery instead."""
+        """Run step `number` with its records and checkpoint; return False after a recovery or interruption instead."""
         is_kept = number % self.job.run.checkpoint_every == 0 or number == self.job.until
+        self._finish_round(number - 1)
+        if self._is_interrupted:
+            return False
         try:
             values = self._step(number)
-            if is_kept:
+            is_kept |= self._saves_early
+            if is_kept or self._ends_round(number):
                 self.trainer.check_weights(number)
         except NonFiniteError as error:
             self._recover(error)
             self.journal.rewind(self.state.step)
             return False
-        if self.validation.is_due(number, until=self.job.until):
+        values |= self._finish_round(number)
+        if self.validation.is_due(number, until=self.job.until) and not self._is_interrupted:
             self._extend_timeout()
             values |= self.validation.values(self.timer)
         self.state.step = number
         self.journal.step(number, values)
         if is_kept:
             self._extend_timeout()
-            self.saver.save(self.state)
+            self._save()
         return True
+
+    def _save(self) -> None:
+        if self.rounds is not None:
+            self.rounds.flush()
+            self.saver.metadata["unfinished_round"] = self._lacks_last_round
+        self.saver.save(self.state)
+        self._saved_at = time.monotonic()
+
+    def _ends_round(self, step: int) -> bool:
+        return self.rounds is not None and self.rounds.is_due(step)
+
+    def _finish_round(self, step: int) -> Values:
+        """Finish the round of local updates that ends with a step, if any, unless a stop request interrupts it."""
+        if self.rounds is None or not self.rounds.is_due(step):
+            return {}
+        self._extend_timeout()
+        try:
+            return {**self.rounds.finish(is_last=step == self.job.until)}
+        except Interrupted:
+            self._is_interrupted = True
+            return {}
 
     def _step(self, number: int) -> Values:
         """Make a step, or skip it if it was dropped before; return its metrics."""
@@ -164,14 +216,22 @@ class Attempt:
         seconds = time.perf_counter() - start
         if not is_skipped:
             self.timer.step(seconds)
-        local = torch.tensor([peak_rss_bytes(), values.get("data_seconds") or 0.0], dtype=torch.float64)
-        peak, data_seconds = self.group.all_reduce_(local, op="max").tolist()
+        data_seconds = values.get("data_seconds") or 0.0
+        local = torch.tensor([peak_rss_bytes(), data_seconds, self._is_save_due()], dtype=torch.float64)
+        peak, data_seconds, is_save_due = self.group.all_reduce_(local, op="max").tolist()
+        self._saves_early = bool(is_save_due)
         values["data_seconds"] = None if is_skipped else data_seconds
         values["step_seconds"] = seconds
         values["compute_seconds"] = None if is_skipped else seconds - (values.get("exposed_seconds") or 0.0)
         values["images_per_second"] = None if is_skipped else self.job.run.global_batch_size / seconds
         values["peak_rss_bytes"] = peak
         return values
+
+    def _is_save_due(self) -> bool:
+        """Return whether this rank requests a checkpoint because of `machine.hours_between_failures`."""
+        hours = self.job.machine.hours_between_failures
+        interval = None if hours is None else self.timer.save_interval(3600 * hours)
+        return interval is not None and time.monotonic() - self._saved_at > interval
 
     def _is_finite(self, number: int) -> bool:
         """Return whether the weights after step `number` are finite; recover otherwise."""
@@ -204,7 +264,7 @@ class Attempt:
         if self._load(at_most=self.job.until):
             self.timer.save(time.monotonic() - start)
         else:
-            self.saver.save(self.state)
+            self._save()
         if self.group.rank == 0:
             sizes = {"ranks": self.group.size, "threads": self.saver.metadata["threads"]}
             self.store.event("started", step=self.state.step, until=self.job.until, **sizes)

@@ -53,7 +53,7 @@ def _is_done(store: CheckpointStore, step: int) -> bool:
     if step not in store.steps():
         return False
     try:
-        return store.open(step).step == step
+        return not store.open(step).meta.get("unfinished_round", False)
     except UserError as error:
         log.warning(f"repeating that step: {error}")
         return False

@@ -2,6 +2,7 @@
 
 import shlex
 from collections import Counter
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -195,6 +196,24 @@ class JobResources:
                 fix="follow these hints; if an estimate is too high, set `resources: {<stage>: {mem_mb: ..., runtime: ...}}`",
             )
         return list(dict.fromkeys(notes))
+
+    def check_workers(self, planned: Collection[str]) -> None:
+        """Raise UserError if workers of local updates, which wait for each other, cannot run here at the same time.
+
+        `planned` are runs with jobs on this machine.
+        """
+        threads = self.threads("train")
+        for name in planned:
+            local = self.experiment.runs[name].local_updates
+            workers = [] if local is None else [worker for worker in local.workers if worker in planned]
+            if len(workers) * threads > self.cores and len(workers) > 1:
+                raise user_error(
+                    f"workers of local updates on this machine: {', '.join(workers)}",
+                    got=f"{threads} of {self.cores} cores for each of them",
+                    expected="cores for all of them at the same time, because they wait for each other",
+                    fix=f"set `machine: {{ranks_per_node: 1, cpus_per_rank: {max(1, self.cores // len(workers))}}}`, or start "
+                    "the workers on different machines, with one of these runs in each configuration",
+                )
 
     def _estimate(self, stage: str, name: str) -> ResourceEstimate:
         machine, cores = self.machine, self.threads(stage)

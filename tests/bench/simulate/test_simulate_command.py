@@ -161,3 +161,27 @@ def test_reproduce_paper_prints_published_and_simulated_scaling(tmp_path, capsys
     out = capsys.readouterr().out
     assert "published against simulated" in out
     assert "published: DiT-HC, authors' logs" in out
+
+
+def test_local_updates_hide_the_exchange_of_a_slow_network(cluster, tmp_path):
+    file = tmp_path / "local.json"
+    arguments = [
+        "--model",
+        "DiT-S/2",
+        "--step",
+        "2.0",
+        "--nodes",
+        "1,2,1024",
+        "--local-steps",
+        "16",
+        "--json",
+        str(file),
+    ]
+    assert simulate(*arguments, machine=cluster) == 0
+    summed, local = json.loads(file.read_text())["curves"]
+    assert [point["exposed_seconds"] for point in local["points"][:2]] == [0.0, 0.0]
+    assert summed["points"][1]["exposed_seconds"] > 0.0
+    # Each of 1,024 workers reads the bf16 updates of all others in 16 steps.
+    seconds = 1024 * 2 * 33_000_000 / 1.25e9 / 16
+    assert local["points"][2]["seconds"] == pytest.approx(seconds, rel=0.7)
+    assert simulate("--local-steps", "0", machine=cluster) == 2

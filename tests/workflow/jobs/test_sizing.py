@@ -131,6 +131,17 @@ def test_oversized_job_raises_an_error_and_overlong_job_returns_a_note() -> None
     assert "it continues in further jobs" in notes[0]
 
 
+def test_workers_of_local_updates_need_cores_at_the_same_time() -> None:
+    plain = load(ROOT / "config" / "experiments" / "demo.yaml").model_dump(mode="json")["runs"]["pretrain"]
+    changes = {"steps": 160, "steps_per_job": None, "local_updates": {"workers": ["a", "b"], "steps": 16}}
+    runs = dict.fromkeys(("a", "b"), plain | changes)
+    empty: dict[str, Any] = {"evaluations": {}, "restorations": {}}
+    with pytest.raises(UserError, match="workers of local updates on this machine: a, b"):
+        workflow(runs=runs, **empty).jobs.check_workers(["a", "b"])
+    workflow(runs=runs, **empty).jobs.check_workers(["b"])
+    workflow(runs=runs, machine={"ranks_per_node": 1, "cpus_per_rank": 1}, **empty).jobs.check_workers(["a", "b"])
+
+
 def test_short_grouped_jobs_return_no_walltime_note() -> None:
     jobs = workflow(machine=CLUSTER).jobs
     assert 5 * jobs.runtime("features", "landscape-classifier") + jobs.runtime("fid") <= 60, "4 evaluations in a job"

@@ -171,7 +171,7 @@ class StepTimer:
         self._stall, self._write = seconds, write_seconds
 
     def save_interval(self, failure_seconds: float) -> float | None:
-        """Return the seconds between checkpoints with the least expected loss (Young 1974, equation 8); None before a save.
+        """Return the seconds between checkpoints with the least expected loss (Young 1974); None before a save.
 
         A failure loses half an interval on average. A checkpoint costs the time for which training waits for it. The interval
         is at least twice the time to write the files.

@@ -150,11 +150,12 @@ def rank_plans(task: TrainingTask, facts: PlanFacts, *, nodes: int = 1) -> PlanT
 def ordered(estimates: Sequence[PlanEstimate]) -> list[PlanEstimate]:
     """Return estimates in order of seconds; within RESOLUTION in order of rounding, memory, changes of defaults, micro-batch.
 
-    MPI's own sums (`iallreduce`) are not measured, and have to save UNMEASURED_MARGIN.
+    MPI's own sums (`iallreduce`) and `zero2` are not measured, and have to save UNMEASURED_MARGIN.
     """
 
     def seconds(one: PlanEstimate) -> float:
-        return one.seconds * (1.0 if one.plan.collectives == "hierarchical" else 1 + UNMEASURED_MARGIN)
+        is_measured = one.plan.collectives == "hierarchical" and (one.plan.sharding != "zero2" or one.source == "timed")
+        return one.seconds * (1.0 if is_measured else 1 + UNMEASURED_MARGIN)
 
     least = min(map(seconds, estimates), default=1.0)
 

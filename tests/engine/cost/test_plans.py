@@ -194,6 +194,18 @@ def test_zero2_exchanges_each_micro_batch_between_nodes():
     assert found["zero2", 2] > 3 * found["zero1", 2]
 
 
+def test_unmeasured_zero2_has_to_save_five_percent():
+    table = estimates.rank_plans(task_of(batch=32), facts_of(links=Links(byte=1e-12, memory_byte=1e-11)), nodes=2)
+    zero1 = next(one for one in table.estimates if one.plan.sharding == "zero1" and one.plan.has_usual_sums)
+
+    def zero2(ratio, source):
+        parts = {name: ratio * getattr(zero1, name) for name in estimates.PARTS}
+        return replace(zero1, plan=replace(zero1.plan, sharding="zero2"), source=source, **parts)
+
+    for ratio, source, first in ((0.97, "measured", "zero1"), (0.97, "timed", "zero2"), (0.9, "measured", "zero2")):
+        assert estimates.ordered([zero2(ratio, source), zero1])[0].plan.sharding == first
+
+
 def test_recomputation_follows_the_measured_pair_of_the_same_strategy():
     cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1)
     costs = {("dp", 2, "none", "none"): cost, ("dp", 2, "none", "block"): replace(cost, image_seconds=0.12)}

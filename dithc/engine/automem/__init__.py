@@ -2,13 +2,14 @@
 
 `AutoMem(model, ...)` sets up a model and returns it. It recomputes blocks on request. With two memory tiers it records
 a warm-up, computes a `Plan` and moves weights, gradients and saved tensors ahead of their use (section 4.2 of the
-DiT-HC paper, Algorithm 1). `get_manager(model)` returns the `Manager`: plan, trace, counters, and optimizer state.
+DiT-HC paper, Algorithm 1). `get_manager(model)` returns the `Manager`: plan, trace, counters, optimizer state and the parts
+of its update.
 
 Invariants:
 
 - Parameters, state dictionary names, outputs, losses and gradients stay bitwise equal.
-- A plan is advice: late or unplaced tensors are used in place. Failed disk writes cost fast memory. Failed reads are an
-  OSError, or a SIGBUS without memory for a copy.
+- A plan is advice: late or unplaced tensors are used in place. Failed disk writes cost fast memory. Failed reads, and all
+  failed copies of an update, are an OSError; without memory for a copy, failed reads are a SIGBUS.
 - Between calls and after any backward pass, every parameter is in its original storage and may be moved. From `begin_step`
   to the end of the backward pass, change weights through the parameter or new data. Writes through `.data` may be lost.
 - Later passes do not change a gradient that is still held.
@@ -17,8 +18,8 @@ Invariants:
 - Apply it before DistributedDataParallel and before compilation.
 
 Extending: a new choice is an argument with a neutral default, and is logged. `planning` decides, `profiler.py` records,
-`plan_executor.py` executes, with `saved_tensors.py`, `saved_tensor_transfers.py`, `weight_copies.py`, `gradient_offload.py` and
-`allocation_mode.py` (torch's tensors).
+`plan_executor.py` executes, with `saved_tensors.py`, `saved_tensor_transfers.py`, `weight_copies.py`, `gradient_offload.py`,
+`streamed_tensors.py` (the update) and `allocation_mode.py` (torch's tensors).
 """
 
 from dithc.engine.automem.api import AutoMem, get_manager

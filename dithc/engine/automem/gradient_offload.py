@@ -18,8 +18,8 @@ log = get_logger(__name__)
 class OffloadedGradients:
     """Offload of the gradients of some parameters to slow memory.
 
-    The backward product of a linear layer writes into a buffer there, unless an earlier gradient is still held. Other gradients
-    are copied when complete. A buffer that another owner assigned to a parameter stays in use.
+    The backward product of a linear layer writes into a buffer there, unless that is a file, or an earlier gradient is still
+    held. Other gradients are copied when complete. A buffer that another owner assigned to a parameter stays in use.
     """
 
     def __init__(self, tiers: Tiers, copies: CopyEngine) -> None:
@@ -31,7 +31,8 @@ class OffloadedGradients:
 
     def move(self, module: nn.Module) -> None:
         """Keep the gradients of a unit's parameters in slow memory from now on."""
-        matrices = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
+        is_file = self._slow.spec.kind == "file"  # whose new pages would be read before they are written
+        matrices = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear) and not is_file}
         for parameter in module.parameters():
             if not parameter.requires_grad or not is_worth_moving(parameter) or hasattr(parameter, "flat_grad"):
                 continue

@@ -1,6 +1,6 @@
 """Run-time memory management of a model: the warm-up, the plan, and the calls under it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -19,6 +19,7 @@ from dithc.engine.automem.planning import MemoryLevel, Plan, UnitDecision, sched
 from dithc.engine.automem.planning import make_plan as plan_of
 from dithc.engine.automem.profiler import ProfiledCall
 from dithc.engine.automem.saved_tensor_transfers import SavedTensorTransfers
+from dithc.engine.automem.streamed_tensors import Columns, StreamedTensors
 from dithc.engine.automem.trace import StateItem, Trace
 from dithc.engine.automem.units import units_of
 from dithc.engine.automem.weight_copies import BeforeLoad, ParameterAddresses, WeightCopies, is_worth_moving, move_into
@@ -73,6 +74,7 @@ class Manager:
         self._transfers = SavedTensorTransfers(tiers, self._copies)
         self._weights = WeightCopies(tiers.fast, self._copies)
         self._gradients = OffloadedGradients(tiers, self._copies)
+        self._streamed = StreamedTensors(tiers, self._copies)
         self._allocation = AllocationMode(tiers.fast.pool)
         self._profiles: list[ProfiledCall] = []  # recorded in the warm-up; only the last may be incomplete
         self._context: PlanContext | None = None
@@ -131,6 +133,10 @@ class Manager:
         self._state[name] = like.nbytes
         in_fast = self.plan is not None and self.plan.state.get(name) == "fast"
         return (self.tiers.fast if in_fast else self._slow).empty(like.shape, like.dtype)
+
+    def parts(self, columns: Columns, *, read_only: Collection[int] = ()) -> Iterator[Columns]:
+        """Yield columns of equally many tensors in parts, those of a file tier in fast memory (`StreamedTensors.parts`)."""
+        return self._streamed.parts(columns, read_only=read_only) if self._finalizer.alive else iter([columns])
 
     def counters(self) -> TransferCounters:
         start = self._start_counts

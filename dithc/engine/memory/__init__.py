@@ -12,13 +12,14 @@ Extending: another type of tier is a `TierKind` with a rule in `tier_specs.py` a
 """
 
 from dithc.engine.memory.copy_bandwidth import file_rates
-from dithc.engine.memory.copy_engine import CopyEngine
+from dithc.engine.memory.copy_engine import CopyEngine, CopyHandle
 from dithc.engine.memory.pool import Pool, output_pool, set_output_pool
 from dithc.engine.memory.tier_specs import TierSpec, tier_specs
 from dithc.engine.memory.tiers import Tier, Tiers
 
 __all__ = [
     "CopyEngine",
+    "CopyHandle",
     "Pool",
     "Tier",
     "TierSpec",

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from errno import ECANCELED
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ STREAMS: tuple[Stream, ...] = ("load", "offload")  # numbers of hc_copy_stream
 PENDING = -1  # HC_COPY_PENDING
 TIMED_OUT = signatures.TIMED_OUT
 NO_FILE = -1, 0
+PAGE_BYTES = 4096  # direct access to a file requires multiples of it
 NANOSECONDS = 1_000_000_000
 # Interval at which a wait checks for Ctrl-C.
 POLL_NANOSECONDS = NANOSECONDS // 10
@@ -37,8 +38,17 @@ _leaked: list[object] = []
 class MappedTier(Protocol):
     """Tier interface required by copies."""
 
-    def mapping(self) -> tuple[int, int, int] | None:
-        """Return address, bytes and descriptor of a file's mapping; None for memory."""
+    def mapping(self) -> "FileMapping | None":
+        """Return the mapping of a file; None for memory."""
+
+
+class FileMapping(NamedTuple):
+    """Mapped file; `direct` is a descriptor that bypasses the page cache, None if impossible."""
+
+    address: int
+    num_bytes: int
+    descriptor: int
+    direct: int | None = None
 
 
 class CopyHandle:
@@ -169,14 +179,16 @@ class CopyEngine:
     def _request(self, target: Tensor, source: Tensor) -> signatures.CopyRequest:
         _check(target, source)
         dst, src, num_bytes = target.data_ptr(), source.data_ptr(), target.nbytes
-        (target_file, target_offset), (source_file, source_offset) = self._find_file(dst), self._find_file(src)
+        is_aligned = (dst | src | num_bytes) % PAGE_BYTES == 0
+        target_file, target_offset = self._find_file(dst, is_aligned=is_aligned)
+        source_file, source_offset = self._find_file(src, is_aligned=is_aligned)
         return signatures.CopyRequest(num_bytes, src, dst, source_file, target_file, source_offset, target_offset)
 
-    def _find_file(self, address: int) -> tuple[int, int]:
-        """Return descriptor and offset of the file mapping that contains an address."""
-        for start, num_bytes, descriptor in self._files:
+    def _find_file(self, address: int, *, is_aligned: bool) -> tuple[int, int]:
+        """Return descriptor and offset of the file mapping that contains an address; direct access for pages."""
+        for start, num_bytes, descriptor, direct in self._files:
             if start <= address < start + num_bytes:
-                return descriptor, address - start
+                return descriptor if direct is None or not is_aligned else direct, address - start
         return NO_FILE
 
 

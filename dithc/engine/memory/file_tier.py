@@ -1,6 +1,7 @@
 """File behind a tier: all blocks are allocated before use, and it is unnamed, so that no file remains."""
 
 import errno
+import mmap
 import os
 import shutil
 import tempfile
@@ -38,6 +39,23 @@ def create(folder: Path, size_bytes: int) -> int:
             "%s: this file system stores files in memory, so the tier uses the memory that it should save", subject
         )
     return descriptor
+
+
+def open_direct(descriptor: int) -> int | None:
+    """Return a descriptor of the file that bypasses the page cache; None, with the reason in the log, if impossible."""
+    direct = None
+    try:
+        direct = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_DIRECT)
+        with mmap.mmap(-1, mmap.PAGESIZE) as page:
+            os.preadv(direct, [page], 0)
+    except OSError as error:
+        log.info(
+            "file tier: copies use the page cache, because the file system rejects direct access: %s", error.strerror
+        )
+        if direct is not None:
+            os.close(direct)
+        return None
+    return direct
 
 
 def _too_small(subject: str, free_bytes: int, size_bytes: int) -> UserError:

@@ -15,6 +15,7 @@ from dithc.core.logging import get_logger, user_error
 from dithc.engine import native
 from dithc.engine.hardware import discover_machine
 from dithc.engine.memory import copy_bandwidth, file_tier
+from dithc.engine.memory.copy_engine import FileMapping
 from dithc.engine.memory.pool import Pool, PoolCounters, output_pool, set_output_pool
 from dithc.engine.memory.tier_specs import PageKind, TierSpec, describe
 from dithc.engine.numa import page_residency
@@ -32,6 +33,7 @@ class Tier:
         self.spec = spec
         self.pool: Pool
         self._file: int | None = None
+        self._direct_file: int | None = None
         self._file_rates: copy_bandwidth.FileRates | None = None
         if spec.kind != "file":
             reserved = _fits_reserved_pages(spec)
@@ -41,7 +43,8 @@ class Tier:
         assert spec.budget_bytes is not None, "checked by Tiers"
         size_bytes = spec.budget_bytes // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
         self._file = file_tier.create(spec.folder, size_bytes)
-        self._close_file = weakref.finalize(self, os.close, self._file)
+        self._direct_file = file_tier.open_direct(self._file)
+        self._close_files = weakref.finalize(self, _close, self._file, self._direct_file)
         try:
             self.pool = Pool(budget_bytes=size_bytes, file=self._file, next=next_pool)
         except MemoryError as error:
@@ -65,9 +68,9 @@ class Tier:
     def counters(self) -> PoolCounters:
         return self.pool.counters()
 
-    def mapping(self) -> tuple[int, int, int] | None:
-        """Return address, bytes and descriptor of a file's mapping, for pread and pwrite; None without an open file."""
-        return None if self._file is None else (*self.pool.range, self._file)
+    def mapping(self) -> FileMapping | None:
+        """Return the file's mapping, for pread and pwrite; None without an open file."""
+        return None if self._file is None else FileMapping(*self.pool.range, self._file, self._direct_file)
 
     @property
     def free_bytes(self) -> int | None:
@@ -104,8 +107,14 @@ class Tier:
         """Stop serving; called by `Tiers.close`."""
         self.pool.close()
         if self._file is not None:
-            self._file = None
-            self._close_file()
+            self._file = self._direct_file = None
+            self._close_files()
+
+
+def _close(*descriptors: int | None) -> None:
+    for descriptor in descriptors:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 # Stack of tiers whose fastest tier serves operator outputs, the latest last.

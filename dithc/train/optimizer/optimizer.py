@@ -216,19 +216,26 @@ class Optimizer:
         """Update these weights in one pass: scaling, decay, moments, weights, average; matrices by Muon's updates."""
         decay = 0.0 if ema is None else ema.decay(number)
         names = [name for name in weights if name in gradients and name not in self._matrices]
-        hcops.optimizer.adamw(
-            [weights[name] for name in names],
-            [gradients[name] for name in names],
-            *([self._moments[moment][name] for name in names] for moment in MOMENTS),
-            averages=None if ema is None else [ema.state[name] for name in names],
-            lr=rate * self._adamw_ratio,
-            betas=self._betas,
-            eps=EPSILON,
-            weight_decay=self._weight_decay,
-            step=self._updates,
-            gradient_scale=self._gradient_scale,
-            ema_decay=decay,
-        )
+        sources = [
+            weights,
+            gradients,
+            *(self._moments[moment] for moment in MOMENTS),
+            *([] if ema is None else [ema.state]),
+        ]
+        columns = [[source[name] for name in names] for source in sources]
+        manager = automem.get_manager(self.strategy.model)
+        for part in [columns] if manager is None else manager.parts(columns, read_only={1}):
+            hcops.optimizer.adamw(
+                *part[:4],
+                averages=None if ema is None else part[4],
+                lr=rate * self._adamw_ratio,
+                betas=self._betas,
+                eps=EPSILON,
+                weight_decay=self._weight_decay,
+                step=self._updates,
+                gradient_scale=self._gradient_scale,
+                ema_decay=decay,
+            )
         for name in (weights.keys() & gradients.keys()) - set(names):
             weights[name].mul_(1.0 - rate * self._weight_decay).sub_(gradients[name], alpha=rate)
         if ema is not None:  # weights without a gradient are unchanged, but their average still moves towards them

@@ -22,7 +22,9 @@ from dithc.core.logging import UserError
 from dithc.engine import native
 from dithc.engine.hardware import discover_machine
 from dithc.engine.memory import copy_engine as module
-from dithc.engine.memory.copy_engine import CopyEngine
+from dithc.engine.memory.copy_engine import CopyEngine, FileMapping
+from dithc.engine.memory.tier_specs import TierSpec
+from dithc.engine.memory.tiers import Tiers
 from tests.engine.native.scripts import run_script
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
@@ -40,7 +42,7 @@ class FileTier:
         self.tensor = torch.frombuffer(self.map, dtype=torch.uint8)
 
     def mapping(self):
-        return self.tensor.data_ptr(), self.tensor.nbytes, self.file.fileno()
+        return FileMapping(self.tensor.data_ptr(), self.tensor.nbytes, self.file.fileno())
 
 
 @pytest.fixture
@@ -156,7 +158,7 @@ def test_file_errors_preserve_system_error_numbers(make, tmp_path):
             (os.open(tmp_path, os.O_RDONLY), False, errno.EISDIR),
         ):
             mapped, memory = (torch.zeros(5000, dtype=torch.uint8) for _ in range(2))
-            mapping = mapped.data_ptr(), mapped.nbytes, descriptor
+            mapping = FileMapping(mapped.data_ptr(), mapped.nbytes, descriptor)
             copies = make([SimpleNamespace(mapping=lambda mapping=mapping: mapping)])
             pair = (mapped, memory) if target_is_file else (memory, mapped)
             with pytest.raises(OSError) as caught:
@@ -167,14 +169,52 @@ def test_file_errors_preserve_system_error_numbers(make, tmp_path):
             assert caught.value.errno == expected
 
 
+def test_only_copies_of_pages_use_direct_access(make, tmp_path):
+    tier, direct = FileTier(tmp_path / "file", 1 << 20), (tmp_path / "direct").open("w+b")
+    mapping = tier.mapping()._replace(direct=direct.fileno())
+    copies = make([SimpleNamespace(mapping=lambda: mapping)])
+    source = torch.frombuffer(mmap.mmap(-1, 1 << 16), dtype=torch.uint8).fill_(7)  # begins at a page
+    copies.now(tier.tensor[8192:16384], source[:8192])
+    copies.now(tier.tensor[100:8292], source[:8192])
+    copies.now(tier.tensor[32768:36864], source[1:4097])
+    copies.now(tier.tensor[65536:65636], source[:100])
+    assert os.fstat(direct.fileno()).st_size == 16384
+    expected = torch.zeros(1 << 20, dtype=torch.uint8)
+    for start, size in ((100, 8192), (32768, 4096), (65536, 100)):
+        expected[start : start + size] = 7
+    assert torch.equal(tier.tensor, expected)
+
+
+def test_direct_and_mapped_access_to_a_file_tier_agree(make, tmp_path):
+    tiers = Tiers(
+        [
+            TierSpec(name="fast", kind="ddr", budget_bytes=32 << 20),
+            TierSpec(name="file", kind="file", budget_bytes=16 << 20, folder=tmp_path),
+        ]
+    )
+    mapping = tiers.slow.mapping()
+    if mapping.direct is None:
+        pytest.skip("this file system rejects direct access")
+    copies, size = make(tiers), 9 << 20
+    mapped, memory = tiers.slow.empty((size,), torch.uint8), tiers.fast.empty((size,), torch.uint8)
+    for value in range(1, 5):
+        mapped[value :: 4 + value] = value  # changed pages of the mapping
+        expected = mapped.clone()
+        copies.now(memory, mapped)
+        assert torch.equal(memory, expected)
+        memory.add_(value)
+        copies.now(mapped, memory)
+        assert torch.equal(mapped, memory)
+
+
 LIMITED = """
 import resource, sys, torch
-from dithc.engine.memory.copy_engine import CopyEngine
+from dithc.engine.memory.copy_engine import CopyEngine, FileMapping
 file = open(sys.argv[1], "w+b")
 class Tier:
     tensor = torch.zeros(3 << 20, dtype=torch.uint8)
     def mapping(self):
-        return self.tensor.data_ptr(), self.tensor.nbytes, file.fileno()
+        return FileMapping(self.tensor.data_ptr(), self.tensor.nbytes, file.fileno())
 tier = Tier()
 source = torch.full((3 << 20,), 7, dtype=torch.uint8)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, -1))

@@ -68,7 +68,7 @@ def test_tier_lookup_identifies_only_tensors_and_views_of_the_tier(tiers):
 def test_file_descriptor_offsets_match_the_mapping(tiers):
     assert tiers.fast.mapping() is None
     tensor = tiers.slow.empty((1000,), torch.float32).fill_(2)
-    address, size, descriptor = tiers.slow.mapping()
+    address, size, descriptor, _ = tiers.slow.mapping()
     offset = tensor.data_ptr() - address
     assert (size, os.fstat(descriptor).st_size) == (16 * MEBI, 16 * MEBI)
     assert os.pread(descriptor, 4000, offset) == tensor.numpy().tobytes()

@@ -20,6 +20,7 @@ NUM_BUFFERS = 3  # one each to load, to compute and to write
 MIN_BYTES = 1 << 20  # smaller tensors are used in place
 
 Columns: TypeAlias = Sequence[Sequence[Tensor]]
+Row: TypeAlias = tuple[Tensor, ...]
 
 
 class StreamedTensors:
@@ -40,20 +41,22 @@ class StreamedTensors:
         Raises:
             OSError: the disk failed; tensors of the pass are partly changed.
         """
-        is_streamed = [any(self._is_streamed(tensor) for tensor in row) for row in zip(*columns, strict=True)]
-        buffers = self._buffers(columns, is_streamed) if any(is_streamed) else []
+        streamed, others = list[Row](), list[Row]()
+        for row in zip(*columns, strict=True):
+            (streamed if any(map(self._is_streamed, row)) else others).append(row)
+        buffers = self._buffers(streamed)
         if not buffers:
             yield columns
             return
-        yield [[tensor for tensor, skip in zip(column, is_streamed, strict=True) if not skip] for column in columns]
-        rows = [row for row, use in zip(zip(*columns, strict=True), is_streamed, strict=True) if use]
-        yield from self._stream(list(_pieces(rows)), buffers, read_only)
-        written = [tensor for row in rows for index, tensor in enumerate(row) if index not in read_only]
+        yield [[row[index] for row in others] for index in range(len(columns))]
+        yield from self._stream(list(_pieces(streamed)), buffers, read_only)
+        written = [tensor for row in streamed for index, tensor in enumerate(row) if index not in read_only]
         torch.autograd.graph.increment_version(tensor for tensor in written if not tensor.is_inference())
 
     def _stream(
         self, pieces: list[list[Tensor]], buffers: list[list[Tensor]], read_only: Collection[int]
     ) -> Iterator[Columns]:
+        """Yield each piece with buffers in the place of its tensors in the file, and copy these there and back."""
         copied = [[self._slow.holds(tensor) for tensor in piece] for piece in pieces]
         loads: dict[int, list[CopyHandle]] = {}
         stores: dict[int, list[CopyHandle]] = {}
@@ -94,13 +97,14 @@ class StreamedTensors:
         is_file = self._slow.spec.kind == "file" and self._slow.holds(tensor)
         return is_file and tensor.nbytes >= MIN_BYTES and tensor.is_contiguous()
 
-    def _buffers(self, columns: Columns, is_streamed: list[bool]) -> list[list[Tensor]]:
-        """Return buffers of a piece for each column in fast memory; none if it is full, or for tensors of several types."""
-        rows = [row for row, use in zip(zip(*columns, strict=True), is_streamed, strict=True) if use]
-        if any(tensor.dtype is not torch.float32 or not tensor.is_contiguous() for row in rows for tensor in row):
+    def _buffers(self, rows: Sequence[Row]) -> list[list[Tensor]]:
+        """Return buffers of a piece for each tensor of a row; none without rows, for other types, or if fast memory is full."""
+        if not rows or any(
+            tensor.dtype is not torch.float32 or not tensor.is_contiguous() for row in rows for tensor in row
+        ):
             return []
         shape = (PIECE_BYTES // torch.float32.itemsize,)
-        buffers = [[self._fast.empty(shape, torch.float32) for _ in columns] for _ in range(NUM_BUFFERS)]
+        buffers = [[self._fast.empty(shape, torch.float32) for _ in rows[0]] for _ in range(NUM_BUFFERS)]
         if all(self._fast.holds(buffer) for each in buffers for buffer in each):
             return buffers
         if not self._has_logged:
@@ -112,7 +116,7 @@ class StreamedTensors:
         return []
 
 
-def _pieces(rows: Sequence[Sequence[Tensor]]) -> Iterator[list[Tensor]]:
+def _pieces(rows: Sequence[Row]) -> Iterator[list[Tensor]]:
     size = PIECE_BYTES // torch.float32.itemsize
     for row in rows:
         yield from map(list, zip(*(torch.split(tensor.view(-1), size) for tensor in row), strict=True))

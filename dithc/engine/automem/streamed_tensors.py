@@ -1,4 +1,4 @@
-"""Passes over tensors in a file tier by pieces, with copies beside the computation (Deep Optimizer States, arXiv:2410.21316).
+"""Passes over tensors in a file tier by pieces, with copies during the computation (Deep Optimizer States, arXiv:2410.21316).
 
 Use of the mapping in place waits for each page. A pass loads the next piece and writes the previous one while the caller
 computes with a third.
@@ -56,7 +56,7 @@ class StreamedTensors:
     def _stream(
         self, pieces: list[list[Tensor]], buffers: list[list[Tensor]], read_only: Collection[int]
     ) -> Iterator[Columns]:
-        """Yield each piece with buffers in the place of its tensors in the file, and copy these there and back."""
+        """Yield each piece with buffers instead of its tensors in the file, and copy these there and back."""
         copied = [[self._slow.holds(tensor) for tensor in piece] for piece in pieces]
         loads: dict[int, list[CopyHandle]] = {}
         stores: dict[int, list[CopyHandle]] = {}
@@ -109,7 +109,7 @@ class StreamedTensors:
             return buffers
         if not self._has_logged:
             log.info(
-                "tensors of the file tier are used in place: fast memory has no room for pieces of %d bytes",
+                "tensors of the file tier are used in place: fast memory is too full for pieces of %d bytes",
                 PIECE_BYTES,
             )
             self._has_logged = True

@@ -45,7 +45,7 @@ def update(columns: list[list[Tensor]], step: int) -> None:
     hcops.optimizer.adamw(weights, gradients, first, second, averages=averages, step=step, **SETTINGS)
 
 
-@pytest.mark.parametrize("tiers", [32, 2], ids=["streamed", "no room for pieces"], indirect=True)
+@pytest.mark.parametrize("tiers", [32, 2], ids=["streamed", "no memory for pieces"], indirect=True)
 def test_streamed_update_has_the_bits_of_an_update_in_memory(tiers, copies, monkeypatch):
     monkeypatch.setattr(streamed_tensors, "PIECE_BYTES", MIB)
     has_room = tiers.fast.spec.budget_bytes == 32 * MIB

@@ -14,6 +14,7 @@ import torch
 from dithc.config import training
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
+from dithc.engine.automem import streamed_tensors
 from dithc.engine.automem.planning.planner import Plan
 from dithc.engine.comm import Group
 from dithc.engine.hardware import description, discover_machine
@@ -103,6 +104,20 @@ def test_managed_training_is_byte_identical_to_unmanaged(wide, make_latents, tmp
     assert not plan_of(managed).everything_resident
     held_out = [row["val_loss"] for row in rows(managed)]
     assert held_out == sorted(held_out, reverse=True)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("settings", [{}, {"micro_batch_size": 32}], ids=["plain", "micro-batches"])
+def test_training_with_state_in_a_file_is_byte_identical_to_unmanaged(wide, tmp_path, monkeypatch, settings):
+    monkeypatch.setattr(streamed_tensors, "MIN_BYTES", 1 << 12)
+    monkeypatch.setattr(streamed_tensors, "PIECE_BYTES", 1 << 16)
+    memory = training.MemoryConfig(fast_memory_gib=BUDGET / GIB, spill_folder=str(tmp_path), spill_gib=64 / 1024)
+    plain, managed = wide("plain", **settings), wide("managed", memory=memory, **settings)
+    assert [train(one, Group()) for one in (plain, managed)] == [DONE, DONE]
+    assert losses(managed) == losses(plain)
+    assert hashes(managed) == hashes(plain)
+    state = plan_of(managed).phases[-1].slow_parts["state"]
+    assert 0 < state < rows(managed)[-1]["loaded_bytes"], "state is loaded in pieces"
 
 
 @pytest.mark.slow

@@ -14,11 +14,10 @@ import torch
 from dithc.config import training
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
-from dithc.engine.automem import streamed_tensors
 from dithc.engine.automem.planning.planner import Plan
 from dithc.engine.comm import Group
 from dithc.engine.hardware import description, discover_machine
-from dithc.engine.memory import Tiers
+from dithc.engine.memory import Tiers, streamed_tensors
 from dithc.train import background, memory_tiers, train
 from dithc.train.job import DONE
 from dithc.train.memory_tiers import PLAN_FILE, TrainingMemory

@@ -18,8 +18,8 @@ Invariants:
 - Apply it before DistributedDataParallel and before compilation.
 
 Extending: a new choice is an argument with a neutral default, and is logged. `planning` decides, `profiler.py` records,
-`plan_executor.py` executes, with `saved_tensors.py`, `saved_tensor_transfers.py`, `weight_copies.py`, `gradient_offload.py`,
-`streamed_tensors.py` (the update) and `allocation_mode.py` (torch's tensors).
+`plan_executor.py` executes, with `saved_tensors.py`, `saved_tensor_transfers.py`, `weight_copies.py`, `gradient_offload.py` and
+`allocation_mode.py` (torch's tensors).
 """
 
 from dithc.engine.automem.api import AutoMem, get_manager

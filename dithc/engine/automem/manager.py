@@ -1,6 +1,6 @@
 """Run-time memory management of a model: the warm-up, the plan, and the calls under it."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -19,14 +19,14 @@ from dithc.engine.automem.planning import MemoryLevel, Plan, UnitDecision, sched
 from dithc.engine.automem.planning import make_plan as plan_of
 from dithc.engine.automem.profiler import ProfiledCall
 from dithc.engine.automem.saved_tensor_transfers import SavedTensorTransfers
-from dithc.engine.automem.streamed_tensors import Columns, StreamedTensors
 from dithc.engine.automem.trace import StateItem, Trace
 from dithc.engine.automem.units import units_of
 from dithc.engine.automem.weight_copies import BeforeLoad, ParameterAddresses, WeightCopies, is_worth_moving, move_into
-from dithc.engine.memory import CopyEngine, Tier, Tiers
+from dithc.engine.memory import CopyEngine, StreamedTensors, Tier, Tiers
 
 log = get_logger(__name__)
 
+Columns: TypeAlias = Sequence[Sequence[Tensor]]
 Call: TypeAlias = ProfiledCall | ManagedCall
 # Decision for units that are not in the plan: no moves.
 NO_MOVES = UnitDecision(weights="in place", gradients="fast", saved=())

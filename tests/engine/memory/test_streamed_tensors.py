@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from dithc.engine import hcops, native
-from dithc.engine.automem import streamed_tensors
-from dithc.engine.automem.streamed_tensors import StreamedTensors
-from dithc.engine.memory import CopyEngine
+from dithc.engine.memory import CopyEngine, StreamedTensors, streamed_tensors
 from tests.engine.automem.managed_models import MIB, two_tiers, used_bytes
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="memory tiers require the C library")

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import get_logger
-from dithc.engine.memory import CopyEngine, CopyHandle, Tiers
+from dithc.engine.memory.copy_engine import CopyEngine, CopyHandle
+from dithc.engine.memory.tiers import Tiers
 
 log = get_logger(__name__)
 
@@ -27,7 +28,7 @@ class StreamedTensors:
     """Streamed passes over tensors of the slow tier, if it is a file."""
 
     def __init__(self, tiers: Tiers, copies: CopyEngine) -> None:
-        assert tiers.slow is not None, "a single tier does not move tensors"
+        assert tiers.slow is not None, "a single tier has no file"
         self._fast, self._slow, self._copies = tiers.fast, tiers.slow, copies
         self._has_logged = False
 

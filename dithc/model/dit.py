@@ -77,12 +77,15 @@ class DiT(nn.Module):
             expected = ("N", self.config.in_channels, *self.config.size)
             fix = "build the model with these in_channels and input_size, or cut the input to fit"
             raise user_error("shape of the model input", got=tuple(x.shape), expected=expected, fix=fix)
-        tokens = self.x_embedder(x) + self.pos_embed  # (N, T, D)
-        c = self.t_embedder(t) + self.y_embedder(y)  # (N, D)
+        tokens, c = self.embed(x, t, y)
         for block in self.blocks:
             tokens = block(tokens, c)  # (N, T, D)
         patches = self.final_layer(tokens, c)  # (N, T, p*p*out)
         return self.image(patches, x, t, y)
+
+    def embed(self, x: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tokens (N, T, D) and conditions (N, D) of the arguments of `forward`."""
+        return self.x_embedder(x) + self.pos_embed, self.t_embedder(t) + self.y_embedder(y)
 
     def image(self, patches: Tensor, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Return the output (N, out, height, width) of patches (N, T, p*p*out), with the Gaussian prediction if any."""

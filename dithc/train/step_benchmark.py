@@ -35,7 +35,8 @@ LARGE_PRIME = 1_000_003  # larger than any batch
 Operators = Literal["default", "products", "torch"]
 # Matrix products of linear layers with their fused ends, and the operators of the ends' gradients.
 PRODUCTS = ("linear", "linear_gelu", "linear_gate_residual", "mlp", "gelu", "gate_residual")
-EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "comm_bytes")  # keys of a step's metrics
+# Keys of a step's metrics.
+EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "comm_bytes", "stage_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,7 @@ class StepBenchmark:
     dtype: str = "fp32"
     strategy: training.StrategyName = "cftp"
     sharding: training.Sharding = "none"
+    pipeline_stages: int = 1
     gradients: training.GradientMode = "overlapped"
     operators: Operators = "default"
     recompute: Literal["none", "block"] = "none"
@@ -290,7 +292,11 @@ def _pairs(trainer: Trainer, settings: StepBenchmark, group: Group) -> dict[str,
 
 def _local_trainer(trainer: Trainer, settings: StepBenchmark, group: Group) -> Trainer:
     layout = trainer.strategy.layout
-    if layout.tensor_size > 1 or trainer.strategy.sharded_state is not None or settings.batch % layout.data_size:
+    if (
+        layout.tensor_size * layout.num_stages > 1
+        or trainer.strategy.sharded_state is not None
+        or settings.batch % layout.data_size
+    ):
         got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"
         expected = "ranks with complete layers, unsharded state and equal shares of the batch"
         raise user_error(
@@ -315,8 +321,13 @@ def _trainer(settings: StepBenchmark, group: Group) -> Trainer:
     run = _run_of(settings)
     if settings.micro_batches:
         run = run.updated(micro_batch_size=settings.micro_batches[0])
-    machine = MachineConfig(strategy=settings.strategy, gradient_sync=settings.gradients, sharding=settings.sharding)
-    layout = make_rank_grid(group, settings.strategy)
+    machine = MachineConfig(
+        strategy=settings.strategy,
+        gradient_sync=settings.gradients,
+        sharding=settings.sharding,
+        pipeline_stages=settings.pipeline_stages,
+    )
+    layout = make_rank_grid(group, settings.strategy, stages=machine.pipeline_stages)
     model = init_model(run, shape=settings.shape, num_classes=settings.num_classes, seed=settings.seed)
     memory = TrainingMemory(settings.memory, group=group)
     source = _RandomSource(settings)

@@ -56,6 +56,17 @@ FAULTS = [
     ("dataset: a", "dataset: a, steps: 1e3", "Input should be an integer, got '1e3'\n"),
     ("name: x", "machine: {nodes: null}", "(line 1, column 11): Input should be an integer, got nothing\n"),
     ("codecs: {c", "codecs: [c", "line 8, column 26: invalid YAML"),
+    (
+        "name: x",
+        "name: x\nmachine: {pipeline_stages: 2, sharding: node}",
+        "does not support machine.sharding node",
+    ),
+    ("name: x", "name: x\nmachine: {pipeline_stages: 2}", "2 cannot share 1 ranks equally"),
+    (
+        "name: x",
+        "name: x\nmachine: {pipeline_stages: 2, launcher: mpiexec, ranks_per_node: 2}",
+        "requires runs.r.micro_batch_size: stages compute at the same time on different micro-batches; try 14",
+    ),
     ("  a:\n", "  a:\n\ttitle: B\n", "line 4, column 1: invalid YAML"),
 ]
 

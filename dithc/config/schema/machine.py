@@ -58,6 +58,10 @@ class MachineConfig(Settings):
     process; dp: one rank per core cluster, each with a replica; dp+tp: one rank per core cluster; the ranks of a die
     share every layer (tensor parallelism); auto: this section's part of the plan of the largest run, and the micro-batches
     and recomputation of all planned runs (`dithc plan`)."""
+    pipeline_stages: Positive = 1
+    """Stages of a training run (pipeline parallelism). Each stage holds consecutive blocks of the network and their state,
+    on an equal part of the ranks, in their order. Messages between stages contain activations only, so that slow networks
+    between nodes transfer fewer gradients or none. Requires `micro_batch_size` of the run, strategies cftp and dp."""
     ranks_per_node: Positive | None = None
     """Ranks per node. If unset, the number of dies (cftp) or core clusters (dp, dp+tp) of the starting machine."""
     cpus_per_rank: Positive | None = None
@@ -128,12 +132,24 @@ class MachineConfig(Settings):
         if self.sharding != "none" and (self.gradient_sync == "ddp" or self.strategy == "dp+tp"):
             got = "gradient_sync ddp" if self.gradient_sync == "ddp" else "strategy dp+tp"
             yield f"machine.sharding {self.sharding} requires strategy cftp or dp and gradient_sync overlapped, not {got}"
+        if self.pipeline_stages > 1:
+            yield from self._stage_faults()
         cpus = (self.launched_per_node or 1) * (self.cpus_per_rank or 1)
         if self.cpus_per_node is not None and cpus > self.cpus_per_node:
             yield (
                 f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
                 f"machine.cpus_per_node {self.cpus_per_node}"
             )
+
+    def _stage_faults(self) -> Iterator[str]:
+        options = {"strategy": ("dp+tp", "auto"), "gradient_sync": ("ddp",), "sharding": ("node",)}
+        options["batch_shares"] = ("measured",)
+        found = [f"{name} {getattr(self, name)}" for name, values in options.items() if getattr(self, name) in values]
+        memory = self.memory
+        if memory.automem == "on" or memory.fast_memory_gib or memory.spill_folder or memory.allow_recompute:
+            found.append("memory with several tiers")
+        if found:
+            yield f"machine.pipeline_stages {self.pipeline_stages} does not support machine.{', '.join(found)}"
 
     @property
     def rank_strategy(self) -> StrategyName:

@@ -83,6 +83,7 @@ def rank_memory(
     sharding: training.Sharding = "none",
     shards: int = 1,
     tensor_ranks: int = 1,
+    stages: int = 1,
     snapshot: bool = False,
 ) -> RankMemory:
     """Return the memory of a rank.
@@ -95,13 +96,14 @@ def rank_memory(
         sharding: state that ranks share: none, moments and averages (node, zero1), also gradients (zero2).
         shards: ranks that share it.
         tensor_ranks: ranks that share the layers (dp+tp).
+        stages: stages of the network; the first one holds the activations of up to 2 stages - 1 micro-batches.
         snapshot: whether checkpoints are written from a copy.
     """
     model = run.model
-    weights = model.matrix_elements / tensor_ranks + model.parameters - model.matrix_elements
+    weights = (model.matrix_elements / tensor_ranks + model.parameters - model.matrix_elements) / stages
     moments = MOMENTS * weights
     if run.optimizer.kind == "muon":  # one moment is sufficient for matrices
-        moments -= model.matrix_elements / tensor_ranks
+        moments -= model.matrix_elements / tensor_ranks / stages
     averages = weights * (1 + len(run.ema.stds or ()))
     if sharding == "none":
         shards = 1
@@ -113,7 +115,7 @@ def rank_memory(
         gradients=FP32_BYTES * weights * kept,
         optimizer=FP32_BYTES * moments / shards,
         averages=FP32_BYTES * averages / shards,
-        activations=images * image,
+        activations=images * image * (2 * stages - 1) / stages,
         snapshot=FP32_BYTES * (weights + (moments + averages) / shards) if snapshot else 0.0,
         process=process,
     )

@@ -49,8 +49,9 @@ class RankWatch:
         """Prepare the comparison; collective. Measured shares of an earlier job on the same nodes apply at once."""
         self._group, self._settings, self._trainer = group, machine.slow, trainer
         self._path = store.folder / SLOW_FILE
-        # Ranks that share layers, and DistributedDataParallel, wait inside the passes, where the wait is not measured.
-        self._is_on = trainer.strategy.is_exchanging and trainer.strategy.layout.tensor_size == 1
+        # Ranks that share layers, stages, and DistributedDataParallel wait inside the passes, where the wait is not measured.
+        layout = trainer.strategy.layout
+        self._is_on = trainer.strategy.is_exchanging and layout.tensor_size == layout.num_stages == 1
         if not self._is_on and group.size > 1:
             log.info(
                 f"slow ranks are not detected, and batch_shares stay equal: strategy {machine.strategy} with gradient_sync "

@@ -66,8 +66,7 @@ class Validation:
         with torch.no_grad(), self._memory.paused():
             for first in range(share.start, share.stop, batch_size):
                 sums += self._errors(slice(first, min(first + batch_size, share.stop)))
-        # Ranks that share layers have equal errors.
-        sums = self._group.all_reduce_(sums) / (layout.tensor_size * num_tiles)
+        sums = self._group.all_reduce_(sums * layout.loss_weight) / num_tiles
         timer.validation(time.monotonic() - start)
         return {NAME: float(sums.mean()), **{f"{NAME}_{k}": value for k, value in enumerate(sums.tolist())}}
 

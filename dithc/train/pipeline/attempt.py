@@ -66,7 +66,7 @@ class Attempt:
             if (local := run.local_updates) is None
             else (local.workers.index(job.name), len(local.workers)),
         )
-        layout = make_rank_grid(group, machine.rank_strategy)
+        layout = make_rank_grid(group, machine.rank_strategy, stages=machine.pipeline_stages)
         share = -(-run.global_batch_size // layout.data_size)
         tokens = latents.shape[-1] * latents.shape[-2] // run.model.patch**2
         images = min(run.micro_batch_size or share, share)

@@ -39,7 +39,12 @@ def allocation_guard(job: TrainingJob, *, tokens: int, images: int, memory: Trai
     """Convert a failed allocation for `images` images of `tokens` each into a UserError with a size that fits."""
     free, run = free_bytes(), job.run
     estimate = cost.rank_memory(
-        run, images=images, tokens=tokens, process=OVERHEAD_BYTES, snapshot=job.machine.checkpoint_mode == "async"
+        run,
+        images=images,
+        tokens=tokens,
+        process=OVERHEAD_BYTES,
+        stages=job.machine.pipeline_stages,
+        snapshot=job.machine.checkpoint_mode == "async",
     )
     state, needed = estimate.state + estimate.snapshot, estimate.total
     if free is not None and needed > free and memory.tiers is None:

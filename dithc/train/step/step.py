@@ -5,6 +5,7 @@ Legend: N images of a micro-batch, C channels.
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -94,22 +95,26 @@ class Trainer:
             with self.span("memory"):
                 self.memory.begin_step()
         sums, data_seconds = torch.zeros(len(PARTS), dtype=torch.float64), 0.0
+        in_flight: deque[tuple[Tensor, bool]] = deque()
+        self.strategy.expect(part.stop - part.start for part in self._micro_batches)
         for part in self._micro_batches:
             start = time.perf_counter()
             with self.span("batch"):
                 batch = self.source.batch(number - 1, part)
             data_seconds += time.perf_counter() - start
-            with self.strategy.accumulating(last=part is self._micro_batches[-1]):
-                with self.span("forward"):
-                    losses = self._losses(batch)
-                del batch
-                with self.span("backward"):
-                    self._backward(losses["loss"])
+            is_last = part is self._micro_batches[-1]
+            with self.strategy.accumulating(last=is_last), self.span("forward"):
+                losses = self._losses(batch)
+            del batch
             sums += torch.stack([losses[name].detach().double().sum() for name in PARTS])
+            in_flight.append((losses["loss"], is_last))
+            del losses
+            while len(in_flight) > (0 if is_last else self.strategy.layout.num_ahead):
+                self._backward(*in_flight.popleft())
         with self.span("wait for gradients"):
             exchange = self.strategy.finish()
         local_loss = float(sums[0])
-        sums /= self.strategy.layout.tensor_size  # ranks that share the layers have the same losses
+        sums *= self.strategy.layout.loss_weight
         with self.span("clip"):
             norm = self.optimizer.clip()
         overflow = torch.tensor([not self.optimizer.accepts(norm)], dtype=torch.float64)
@@ -140,7 +145,12 @@ class Trainer:
             found={rank: location for rank, location in sites.items() if location},
         )
 
-    def _backward(self, losses: Tensor) -> None:
+    def _backward(self, losses: Tensor, is_last: bool) -> None:
+        self.strategy.begin_backward(last=is_last)
+        with self.strategy.accumulating(last=is_last), self.span("backward"):
+            self._accumulate_gradients(losses)
+
+    def _accumulate_gradients(self, losses: Tensor) -> None:
         share = losses.sum() * (self.strategy.scale / self.run.global_batch_size)
         share.backward()  # type: ignore[no-untyped-call]
 
@@ -162,7 +172,7 @@ class Trainer:
         self.optimizer.zero_grad()
         with NonFiniteSearch(self.strategy.module) as search:
             for part in self._micro_batches:
-                with self.strategy.accumulating(last=False, is_local=True):
+                with self.strategy.accumulating(last=False):
                     batch = self.source.batch(number - 1, part)
                     bad = search.images(batch.x, batch.noise, part=part)
                     if bad and isinstance(self.source, Batches):
@@ -170,7 +180,7 @@ class Trainer:
                         search.found = f"{search.found} (row {', '.join(map(str, rows))} of the latents)"
                     losses = self._losses(batch)["loss"]
                     search.loss(losses)
-                    self._backward(losses)
+                    self._accumulate_gradients(losses)
         self.optimizer.zero_grad()
         gathered = self.group.gather_objects((math.isfinite(local_loss), search.in_weights, search.found))
         sites = {rank: location for rank, (_, _, location) in enumerate(gathered)}

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -57,12 +57,12 @@ def check_trained(model: nn.Module) -> None:
     raise user_error("parameters of the model", got=got, expected="fp32 on the CPU, with dense gradients", fix=fix)
 
 
-def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
-    """Return the trained parameters `names` without a gradient on any rank, given those `used` on this rank.
+def check_used(names: Iterable[str], used: Iterable[str], *, group: Any = None) -> list[str]:
+    """Return the trained parameters `names` without a gradient on any rank of a group, given those `used` on this rank.
 
     Raises UserError on every rank if a parameter has a gradient on some ranks only.
     """
-    gathered = [set(used_names) for used_names in _all_gather(list(used))]
+    gathered = [set(used_names) for used_names in _all_gather(list(used), group=group)]
     common, union = set.intersection(*gathered), set.union(*gathered)
     if different := [name for name in names if name in union - common]:
         ranks = [str(rank) for rank, used_names in enumerate(gathered) if different[0] not in used_names]
@@ -92,9 +92,9 @@ def _describe(value: Tensor) -> tuple[str, int]:
     return kind, zlib.crc32(local.view(torch.uint8).numpy().data) if local.numel() else 0
 
 
-def _all_gather(local: T) -> list[T]:
-    gathered: list[T] = [local] * dist.get_world_size()
-    dist.all_gather_object(gathered, local)
+def _all_gather(local: T, *, group: Any = None) -> list[T]:
+    gathered: list[T] = [local] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, local, group=group)
     return gathered
 
 

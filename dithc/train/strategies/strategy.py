@@ -1,7 +1,7 @@
 """Distribution of a training run over ranks: cftp, dp, dp+tp. Model, loop and checkpoints only use this interface."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -23,15 +23,17 @@ from dithc.train.state_placement import Allocator
 from dithc.train.strategies.consistency import check_model, check_trained, check_used, union_over_ranks
 from dithc.train.strategies.first_pass import ForwardRecorder, mean_square, preserve_buffers
 from dithc.train.strategies.layout import RankGrid, layout_of
+from dithc.train.strategies.stages import PipelineStage
 from dithc.train.strategies.tensor_parallel import ShardOwnership, TensorShards, shard_layers
 from dithc.train.strategies.zero import RunOwnership, ShardedState
 
 log = get_logger(__name__)
 MESH = ("dies", "clusters")
+STAGE_MESH = ("stages", "ranks")
 
 
-def make_rank_grid(group: Group, name: training.StrategyName) -> RankGrid:
-    """Return the grid of a strategy on a group and log it; collective. UserError if dies cannot be shared equally."""
+def make_rank_grid(group: Group, name: training.StrategyName, *, stages: int = 1) -> RankGrid:
+    """Return the grid of a strategy on a group and log it; collective. UserError for ranks that dies or stages do not divide."""
     cores = discover_machine().visible_cores
     local = (group.node, group.rank - group.local_rank, {core.die for core in cores}, {core.cluster for core in cores})
     gathered = group.gather_objects(local)
@@ -39,12 +41,12 @@ def make_rank_grid(group: Group, name: training.StrategyName) -> RankGrid:
     dies = set[int]().union(*(dies for node, _, dies, _ in gathered if node == group.node))
     clusters = set[int]().union(*(clusters for node, _, _, clusters in gathered if node == group.node))
     firsts = [first for _, first, _, _ in gathered]
-    layout = layout_of(name, rank=group.rank, size=group.size, first_ranks=firsts, dies=len(dies) or 1)
+    layout = layout_of(name, rank=group.rank, size=group.size, first_ranks=firsts, dies=len(dies) or 1, stages=stages)
     num_designed = len(dies if name == "cftp" else clusters) or 1
     log.info(
         f"strategy {name}: {group.size} rank(s), {group.local_size} on this node of {len(dies) or 1} die(s) and "
         f"{len(clusters) or 1} cluster(s), designed for {num_designed}; {layout.data_size} share(s) of the global batch, "
-        f"{layout.tensor_size} rank(s) per layer"
+        f"{layout.tensor_size} rank(s) per layer, {layout.num_stages} stage(s)"
     )
     return layout
 
@@ -72,6 +74,7 @@ class Strategy:
         scale: factor on a rank's loss, so that gradients are sums over the shares.
         meter: communication costs of a step; `finish` resets it.
         sharded_state: this rank's share of the optimizer state after `prepare`; None if unsharded.
+        stage: this rank's part of a model in stages (pipeline parallelism); None for the complete model.
     """
 
     def __init__(
@@ -106,11 +109,20 @@ class Strategy:
         owners: Any = None
         if shared and sharding == "node":
             owners, _ = dist.new_subgroups_by_enumeration(layout.nodes)  # type: ignore[no-untyped-call]
-        self.sharded_state = ShardedState(model, sharding=sharding, owners=owners) if shared else None
         self.scale = 1.0
         self.shards: TensorShards | None = None
+        self.stage: PipelineStage | None = None
         self._parallel: DistributedDataParallel | None = None
         process_group = None
+        if layout.num_stages > 1:
+            mesh = init_device_mesh("cpu", (layout.num_stages, layout.data_size), mesh_dim_names=STAGE_MESH)
+            self.stage = PipelineStage(model, mesh[STAGE_MESH[0]].get_group())
+            process_group = mesh[STAGE_MESH[1]].get_group()
+            log.info(str(self.stage))
+        self._ranks = process_group  # that sum their gradients; None for all
+        self.sharded_state: ShardedState | None = None
+        if shared:
+            self.sharded_state = ShardedState(model, sharding=sharding, group=process_group, owners=owners)
         if layout.tensor_size > 1:
             mesh = init_device_mesh("cpu", (layout.data_size, layout.tensor_size), mesh_dim_names=MESH)
             self.shards = shard_layers(model, mesh["clusters"].get_group())
@@ -135,25 +147,32 @@ class Strategy:
         """True if gradients stay outside of the buffers of reducers."""
         return self._parallel is None and self._reducer is None
 
-    def accumulating(self, *, last: bool, is_local: bool = False) -> AbstractContextManager[None]:
-        """Wrap a micro-batch: only the last backward pass exchanges gradients, with zero2 each one that is not local."""
-        if self._reducer is not None and (last or (self._reducer.releases and not is_local)):
+    def expect(self, images: Iterable[int]) -> None:
+        """Announce the micro-batches of a step by their numbers of images."""
+        if self.stage is not None:
+            self.stage.expect(images)
+
+    def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
+        """Wrap both passes of a micro-batch: only the last micro-batch of a step exchanges gradients."""
+        return nullcontext() if self._parallel is None or last else self._parallel.no_sync()
+
+    def begin_backward(self, *, last: bool) -> None:
+        """Announce a backward pass: the last one exchanges gradients, with zero2 each one."""
+        if self._reducer is not None and (last or self._reducer.releases):
             self._reducer.begin()
-        if self._parallel is None or last:
-            return nullcontext()
-        return self._parallel.no_sync()
 
     def finish(self) -> dict[str, float]:
         """Wait for all gradients after the last micro-batch; return the communication costs, if measured."""
+        waited = {} if self.stage is None else self.stage.take_costs()
         if self._reducer is None:
             measured = self.meter.take().metrics()
-            return measured if any(measured.values()) else {}
+            return waited | (measured if any(measured.values()) else {})
         self._reducer.finish()
         if self._statistics:
             buffers = dict(self.model.named_buffers())
             for name in self._statistics:
                 dist.broadcast(buffers[name], src=0)
-        return self._reducer.exposure.metrics()
+        return waited | self._reducer.exposure.metrics()
 
     def backward(self, loss: Tensor, *, over: float | None = None, last: bool = True) -> dict[str, float]:
         """Run the backward pass of this rank's share.
@@ -193,6 +212,7 @@ class Strategy:
                 "micro-batches pass `last=False` except in the last pass of a step",
             )
         self.is_summed = False
+        self.begin_backward(last=last)
         with self.accumulating(last=last):
             (loss * (self.scale / (over or self.layout.data_size))).backward()  # type: ignore[no-untyped-call]
         if not last:
@@ -265,8 +285,9 @@ class Strategy:
                 with torch.no_grad(), recorder:  # a separate pass: a module with hooks may compute differently
                     self.module(*example, **named)
             for _ in range(2):
-                with self.accumulating(last=True):
-                    loss_of(self.module(*example, **named)).backward()  # type: ignore[no-untyped-call]
+                loss = loss_of(self.module(*example, **named))
+                self.begin_backward(last=True)
+                loss.backward()  # type: ignore[no-untyped-call]
                 self.finish()
                 if self._reducer is not None:
                     self._reducer.record()
@@ -284,7 +305,7 @@ class Strategy:
             return
         name_of = {id(value): name for name, value in self.model.named_parameters()}
         names = [name_of[id(value)] for value in self._reducer.parameters]
-        if unused := check_used(names, [names[number] for number in self._reducer.landed]):
+        if unused := check_used(names, [names[number] for number in self._reducer.landed], group=self._ranks):
             log.warning(
                 f"{len(unused)} of {len(names)} parameters, including {unused[0]}, have no gradient of the example "
                 "passed to `prepare`: they are not updated until they have one"
@@ -292,6 +313,10 @@ class Strategy:
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Return the norm of the complete gradient from this rank's part by name. Each number counts once."""
+        norm = self._norm(gradients)
+        return norm if self.stage is None else math.sqrt(self.stage.sum_over_stages(norm**2))
+
+    def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         if self.sharded_state is not None:
             return self.sharded_state.norm(gradients)
         sum_of_squares = hcops.optimizer.sum_of_squares
@@ -310,6 +335,9 @@ class Strategy:
             return RunOwnership(**ranks, meter=self.meter, sharded=self.sharded_state)
         if self.shards is not None:
             return ShardOwnership(rank, size, span=self.layout.tensor_size, meter=self.meter, shards=self.shards)
+        if self.stage is not None:
+            ranks = {"rank": self.layout.data_rank, "size": self.layout.data_size, "group": self._ranks}
+            return MatrixOwnership(**ranks, meter=self.meter)
         return MatrixOwnership(rank, size, meter=self.meter)
 
     def pieces(self, local: list[TensorPiece]) -> list[TensorPiece]:
@@ -318,6 +346,8 @@ class Strategy:
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return this rank's part of complete tensors by name, cut on access."""
+        if self.stage is not None:
+            return self.stage.select(tensors)
         return tensors if self.shards is None else self.shards.cut(tensors)
 
 
@@ -325,7 +355,7 @@ def _is_sharded(sharding: training.Sharding, *, layout: RankGrid, gradients: tra
     """Return whether the ranks shard the optimizer state; log a request that cannot be met."""
     if sharding == "none":
         return False
-    most = max(map(len, layout.nodes), default=1) if sharding == "node" else layout.size
+    most = max(map(len, layout.nodes), default=1) if sharding == "node" else layout.data_size * layout.tensor_size
     if most == 1:
         log.info(f"sharding {sharding} is off: a single rank cannot share the optimizer state")
         return False

@@ -37,14 +37,15 @@ class ElementRange:
 class ShardedState:
     """One rank's share, and the distribution of updated weights."""
 
-    def __init__(self, model: nn.Module, *, sharding: training.Sharding, owners: Any = None) -> None:
+    def __init__(self, model: nn.Module, *, sharding: training.Sharding, group: Any = None, owners: Any = None) -> None:
         """Prepare the gradient exchange; `create_shards` assigns the shards.
 
-        `owners` is the group of ranks that share the state; None for all ranks.
+        `group` sums the gradients, None for all ranks; `owners` share the state, None for the group.
         """
-        self._model, self._sharding, self.owners = model, sharding, owners
+        self._model, self._sharding, self.owners = model, sharding, owners or group
         # Leaves each rank its share of the gradients.
-        self.reducer = Reducer(model.parameters(), scatter=True, owners=owners, releases=sharding == "zero2")
+        releases = sharding == "zero2"
+        self.reducer = Reducer(model.parameters(), group=group, scatter=True, owners=owners, releases=releases)
         # Whether this rank keeps unshared state: averages of untrained tensors, the update count.
         self.is_first = self.reducer.rank == 0
         self.runs: dict[str, ElementRange] = {}  # of this rank, by parameter name

@@ -238,10 +238,16 @@ def _train(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, 
     run, machine = experiment.runs[name], experiment.machine
     tokens = _tokens(experiment, run)
     image_flops = run.model.flops(tokens)
-    share = math.ceil(run.global_batch_size / ranks)
+    share = math.ceil(run.global_batch_size * machine.pipeline_stages / ranks)
     concurrent = min(run.micro_batch_size or share, share)
-    snapshot = machine.checkpoint_mode == "async"
-    needed = memory.rank_memory(run, images=concurrent, tokens=tokens, process=TORCH_MB * MB, snapshot=snapshot)
+    needed = memory.rank_memory(
+        run,
+        images=concurrent,
+        tokens=tokens,
+        process=TORCH_MB * MB,
+        stages=machine.pipeline_stages,
+        snapshot=machine.checkpoint_mode == "async",
+    )
     passes = 4 if run.activation_checkpointing == "block" else 3
     step_flops = passes * image_flops * run.global_batch_size + run.update_flops
     flops = step_flops * run.segment_steps

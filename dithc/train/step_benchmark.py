@@ -326,10 +326,11 @@ def _trainer(settings: StepBenchmark, group: Group) -> Trainer:
         gradient_sync=settings.gradients,
         sharding=settings.sharding,
         pipeline_stages=settings.pipeline_stages,
+        memory=settings.memory,
     )
     layout = make_rank_grid(group, settings.strategy, stages=machine.pipeline_stages)
     model = init_model(run, shape=settings.shape, num_classes=settings.num_classes, seed=settings.seed)
-    memory = TrainingMemory(settings.memory, group=group)
+    memory = TrainingMemory(machine.training_memory, group=group)
     source = _RandomSource(settings)
     trainer = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
     memory.follow(trainer.state)

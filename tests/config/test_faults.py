@@ -61,11 +61,25 @@ FAULTS = [
         "name: x\nmachine: {pipeline_stages: 2, sharding: node}",
         "does not support machine.sharding node",
     ),
-    ("name: x", "name: x\nmachine: {pipeline_stages: 2}", "2 cannot share 1 ranks equally"),
+    (
+        "name: x",
+        "name: x\nmachine: {pipeline_stages: 2, launcher: mpiexec, ranks_per_node: 3}",
+        "2 cannot share 3 ranks equally",
+    ),
+    (
+        "  r: {dataset: a}",
+        "  r: {dataset: a, micro_batch_size: 112}\nmachine: {pipeline_stages: 2}",
+        "micro_batch_size below 112",
+    ),
+    (
+        "  r: {dataset: a}",
+        "  r: {dataset: a, micro_batch_size: 1}\nmachine: {pipeline_stages: 13}",
+        "at least 13 blocks, runs.r has 12",
+    ),
     (
         "name: x",
         "name: x\nmachine: {pipeline_stages: 2, launcher: mpiexec, ranks_per_node: 2}",
-        "requires runs.r.micro_batch_size: stages compute at the same time on different micro-batches; try 14",
+        "requires runs.r.micro_batch_size below 112: stages compute different micro-batches at the same time; try 14",
     ),
     ("  a:\n", "  a:\n\ttitle: B\n", "line 4, column 1: invalid YAML"),
 ]

@@ -60,8 +60,9 @@ class MachineConfig(Settings):
     and recomputation of all planned runs (`dithc plan`)."""
     pipeline_stages: Positive = 1
     """Stages of a training run (pipeline parallelism). Each stage holds consecutive blocks of the network and their state,
-    on an equal part of the ranks, in their order. Messages between stages contain activations only, so that slow networks
-    between nodes transfer fewer gradients or none. Requires `micro_batch_size` of the run, strategies cftp and dp."""
+    on an equal part of the ranks, in their order. Stages exchange activations and their gradients, so that slow networks
+    between nodes transfer fewer gradients of weights or none. Requires `micro_batch_size` of the run, and strategy cftp or
+    dp. A single rank ignores it."""
     ranks_per_node: Positive | None = None
     """Ranks per node. If unset, the number of dies (cftp) or core clusters (dp, dp+tp) of the starting machine."""
     cpus_per_rank: Positive | None = None
@@ -142,14 +143,19 @@ class MachineConfig(Settings):
             )
 
     def _stage_faults(self) -> Iterator[str]:
-        options = {"strategy": ("dp+tp", "auto"), "gradient_sync": ("ddp",), "sharding": ("node",)}
-        options["batch_shares"] = ("measured",)
-        found = [f"{name} {getattr(self, name)}" for name, values in options.items() if getattr(self, name) in values]
+        unsupported = {"dp+tp", "auto", "ddp", "node", "measured"}
+        names = ("strategy", "gradient_sync", "sharding", "batch_shares")
+        found = [f"{name} {getattr(self, name)}" for name in names if getattr(self, name) in unsupported]
         memory = self.memory
         if memory.automem == "on" or memory.fast_memory_gib or memory.spill_folder or memory.allow_recompute:
             found.append("memory with several tiers")
         if found:
             yield f"machine.pipeline_stages {self.pipeline_stages} does not support machine.{', '.join(found)}"
+
+    @property
+    def training_memory(self) -> MemoryConfig:
+        """Use of memory tiers by a training run: none with stages, whose passes are not in the order that AutoMem records."""
+        return self.memory.updated(automem="off") if self.pipeline_stages > 1 else self.memory
 
     @property
     def rank_strategy(self) -> StrategyName:

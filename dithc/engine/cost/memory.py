@@ -4,6 +4,7 @@ Bytes per weight in fp32: weight, gradient, two moments and average. The kernels
 no copy. Activations of an image: T tokens x D numbers x `kept_widths` per block (paper section 4.2).
 """
 
+import math
 from dataclasses import asdict, dataclass
 
 from dithc.config import training
@@ -100,10 +101,11 @@ def rank_memory(
         snapshot: whether checkpoints are written from a copy.
     """
     model = run.model
-    weights = (model.matrix_elements / tensor_ranks + model.parameters - model.matrix_elements) / stages
+    stage = math.ceil(model.shape[1] / stages) / model.shape[1]  # share of the blocks
+    weights = (model.matrix_elements / tensor_ranks + model.parameters - model.matrix_elements) * stage
     moments = MOMENTS * weights
     if run.optimizer.kind == "muon":  # one moment is sufficient for matrices
-        moments -= model.matrix_elements / tensor_ranks / stages
+        moments -= model.matrix_elements / tensor_ranks * stage
     averages = weights * (1 + len(run.ema.stds or ()))
     if sharding == "none":
         shards = 1
@@ -115,7 +117,7 @@ def rank_memory(
         gradients=FP32_BYTES * weights * kept,
         optimizer=FP32_BYTES * moments / shards,
         averages=FP32_BYTES * averages / shards,
-        activations=images * image * (2 * stages - 1) / stages,
+        activations=images * image * (2 * stages - 1) * stage,
         snapshot=FP32_BYTES * (weights + (moments + averages) / shards) if snapshot else 0.0,
         process=process,
     )

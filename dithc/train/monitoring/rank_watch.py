@@ -55,7 +55,7 @@ class RankWatch:
         if not self._is_on and group.size > 1:
             log.info(
                 f"slow ranks are not detected, and batch_shares stay equal: strategy {machine.strategy} with gradient_sync "
-                f"{machine.gradient_sync} does not measure waits"
+                f"{machine.gradient_sync} and {machine.pipeline_stages} stage(s) does not measure waits"
             )
         self._nodes: list[str] = group.gather_objects(group.host)
         self._own: list[float] = []

@@ -222,7 +222,8 @@ class Attempt:
         self._saves_early = bool(is_save_due)
         values["data_seconds"] = None if is_skipped else data_seconds
         values["step_seconds"] = seconds
-        values["compute_seconds"] = None if is_skipped else seconds - (values.get("exposed_seconds") or 0.0)
+        waited = sum(values.get(name) or 0.0 for name in ("exposed_seconds", "stage_seconds"))
+        values["compute_seconds"] = None if is_skipped else seconds - waited
         values["images_per_second"] = None if is_skipped else self.job.run.global_batch_size / seconds
         values["peak_rss_bytes"] = peak
         return values

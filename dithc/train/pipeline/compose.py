@@ -33,12 +33,8 @@ def train(job: TrainingJob, group: Group) -> int:
     if group.broadcast_object(_is_done(store, job.until) if group.rank == 0 else None):
         log.info(f"step {job.until} exists in {store.folder}: writing only the manifest")
     else:
-        settings = job.machine.memory
-        if job.machine.pipeline_stages > 1 and settings.automem == "auto":
-            log.info("automem is off: it does not support the order of passes of pipeline_stages")
-            settings = settings.updated(automem="off")
         try:
-            with TrainingMemory(settings, group=group) as memory, ExitStack() as stack:
+            with TrainingMemory(job.machine.training_memory, group=group) as memory, ExitStack() as stack:
                 if job.run.backend != "auto":
                     stack.enter_context(hcops.use(job.run.backend))
                 status = Attempt(job, group, store, memory, stack).run()

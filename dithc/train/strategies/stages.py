@@ -7,8 +7,9 @@ that messages travel during computation.
 N images of a micro-batch, T tokens, D width.
 """
 
+import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -64,7 +65,8 @@ class PipelineStage:
         model.forward = partial(_forward, model, self)  # type: ignore[method-assign]
 
     def __str__(self) -> str:
-        return f"{self.count} stages of {', '.join(str(part.stop - part.start) for part in self._parts)} blocks"
+        sizes = ", ".join(str(part.stop - part.start) for part in self._parts)
+        return f"{self.count} stages of {sizes} blocks; AutoMem is off"
 
     @property
     def is_first(self) -> bool:
@@ -76,6 +78,7 @@ class PipelineStage:
 
     def expect(self, images: Iterable[int]) -> None:
         """Announce the forward passes of a step by their numbers of images, so that inputs travel during computation."""
+        self.meter.take()
         if not self.is_first:
             self._expected.extend(images)
             self._post()
@@ -101,18 +104,17 @@ class PipelineStage:
         for tensor in tensors:
             message = tensor.detach().contiguous()
             work = dist.isend(message, group=self._group, group_dst=target, tag=self._tag("to", target))
-            self.meter.sent(message.nbytes)
             self._sent.append((work, message))
 
     def take_costs(self) -> dict[str, float]:
         """Return the seconds for which this rank waited for other stages since the last call."""
         return {"stage_seconds": self.meter.take().exposed_seconds}
 
-    def sum_over_stages(self, value: float) -> float:
-        """Return the sum of a number over the stages, in fp64."""
-        total = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(total, group=self._group)
-        return float(total)
+    def norm(self, local: float) -> float:
+        """Return the norm over all stages from this stage's; squares are summed in the order of the stages."""
+        norms = torch.empty(self.count, dtype=torch.float64)
+        dist.all_gather_single(norms, torch.tensor([local], dtype=torch.float64), group=self._group)
+        return math.sqrt(sum(norm**2 for norm in norms.tolist()))
 
     def select(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the tensors of this stage from complete ones: weights, averages, or optimizer state by weight."""
@@ -148,7 +150,7 @@ class _StageView(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         return self._whole[name]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:

@@ -41,6 +41,9 @@ def make_rank_grid(group: Group, name: training.StrategyName, *, stages: int = 1
     dies = set[int]().union(*(dies for node, _, dies, _ in gathered if node == group.node))
     clusters = set[int]().union(*(clusters for node, _, _, clusters in gathered if node == group.node))
     firsts = [first for _, first, _, _ in gathered]
+    if group.size == 1 < stages:
+        log.info(f"pipeline_stages {stages} is off: a single rank holds the complete network")
+        stages = 1
     layout = layout_of(name, rank=group.rank, size=group.size, first_ranks=firsts, dies=len(dies) or 1, stages=stages)
     num_designed = len(dies if name == "cftp" else clusters) or 1
     log.info(
@@ -153,7 +156,7 @@ class Strategy:
             self.stage.expect(images)
 
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
-        """Wrap both passes of a micro-batch: only the last micro-batch of a step exchanges gradients."""
+        """Wrap each pass of a micro-batch: DistributedDataParallel exchanges the gradients of the last one only."""
         return nullcontext() if self._parallel is None or last else self._parallel.no_sync()
 
     def begin_backward(self, *, last: bool) -> None:
@@ -314,7 +317,7 @@ class Strategy:
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Return the norm of the complete gradient from this rank's part by name. Each number counts once."""
         norm = self._norm(gradients)
-        return norm if self.stage is None else math.sqrt(self.stage.sum_over_stages(norm**2))
+        return norm if self.stage is None else self.stage.norm(norm)
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         if self.sharded_state is not None:

@@ -115,42 +115,19 @@ class ExperimentConfig(Settings):
     def _check_ranks(self) -> Iterator[str]:
         """Check that the launcher starts the ranks and that they share the batch of each run."""
         machine, ranks = self.machine, self.machine.ranks
-        if machine.pipeline_stages > 1:
-            yield from self._check_stages()
-        elif ranks is not None and machine.strategy != "dp+tp":
-            for name, run in self.runs.items():
-                if run.global_batch_size % ranks:
-                    yield (
-                        f"runs.{name}.global_batch_size {run.global_batch_size} cannot be shared equally by "
-                        f"{ranks} ranks (machine.nodes x machine.ranks_per_node)"
-                    )
+        shares = None if ranks is None else max(1, ranks // machine.pipeline_stages)
+        for name, run in self.runs.items():
+            if shares is not None and machine.strategy != "dp+tp" and run.global_batch_size % shares:
+                yield (
+                    f"runs.{name}.global_batch_size {run.global_batch_size} cannot be shared equally by {shares} ranks "
+                    "(machine.nodes x machine.ranks_per_node / machine.pipeline_stages)"
+                )
+            if machine.pipeline_stages > 1:
+                yield from machine.stage_faults(name, run)
         if machine.launcher == "srun" and machine.ranks_per_node is None:
             yield "machine.launcher `srun` requires machine.ranks_per_node: its nodes are other machines"
         if machine.launcher == "none" and ranks is not None and ranks > 1:
             yield f"machine.launcher `none` starts one rank, {ranks} are requested"
-
-    def _check_stages(self) -> Iterator[str]:
-        """Check that stages share the ranks, and each run in micro-batches; a single rank ignores `pipeline_stages`."""
-        ranks, stages = self.machine.ranks, self.machine.pipeline_stages
-        key = f"machine.pipeline_stages {stages}"
-        if ranks is not None and ranks > 1 and ranks % stages:
-            yield f"{key} cannot share {ranks} ranks equally"
-            return
-        shares = 1 if ranks is None else max(1, ranks // stages)
-        for name, run in self.runs.items():
-            share, size = run.global_batch_size // shares, run.micro_batch_size
-            if run.global_batch_size % shares:
-                batch = run.global_batch_size
-                yield f"runs.{name}.global_batch_size {batch} cannot be shared equally by {shares} ranks of a stage"
-            if size is None or 1 < share <= size:
-                yield (
-                    f"{key} requires runs.{name}.micro_batch_size below {share}: stages compute different micro-batches at the "
-                    f"same time; try {max(1, share // (4 * stages))}"
-                )
-            if stages > run.model.shape[1]:
-                yield f"{key} requires at least {stages} blocks, runs.{name} has {run.model.shape[1]}"
-            if run.local_updates is not None:
-                yield f"{key} does not support runs.{name}.local_updates"
 
     def _check_sampled(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
         """Check that the run keeps the sampled weights and that the sampler fits its prediction target."""

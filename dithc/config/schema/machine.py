@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from dithc.config.schema.base import Place, Positive, Settings
-from dithc.config.schema.training import CheckpointMode, GradientMode, MemoryConfig, Sharding, StrategyName
+from dithc.config.schema.training import CheckpointMode, GradientMode, MemoryConfig, RunConfig, Sharding, StrategyName
 from dithc.core.logging import user_error
 
 Degree = Literal["auto"] | Positive
@@ -151,10 +151,26 @@ class MachineConfig(Settings):
             found.append("memory with several tiers")
         if found:
             yield f"machine.pipeline_stages {self.pipeline_stages} does not support machine.{', '.join(found)}"
+        if self.ranks is not None and self.ranks > 1 and self.ranks % self.pipeline_stages:
+            yield f"machine.pipeline_stages {self.pipeline_stages} cannot share {self.ranks} ranks equally"
+
+    def stage_faults(self, name: str, run: RunConfig) -> Iterator[str]:
+        """Yield why a run cannot be trained in stages, in micro-batches; a single rank ignores `pipeline_stages`."""
+        stages, key = self.pipeline_stages, f"machine.pipeline_stages {self.pipeline_stages}"
+        share, size = run.global_batch_size // max(1, (self.ranks or 1) // stages), run.micro_batch_size
+        if size is None or 1 < share <= size:
+            yield (
+                f"{key} requires runs.{name}.micro_batch_size below {share}: stages compute different micro-batches at the "
+                f"same time; try {max(1, share // (4 * stages))}"
+            )
+        if stages > run.model.shape[1]:
+            yield f"{key} requires at least {stages} blocks, runs.{name} has {run.model.shape[1]}"
+        if run.local_updates is not None:
+            yield f"{key} does not support runs.{name}.local_updates"
 
     @property
     def training_memory(self) -> MemoryConfig:
-        """Use of memory tiers by a training run: none with stages, whose passes are not in the order that AutoMem records."""
+        """Use of memory tiers by a training run: none with stages, because AutoMem records another order of passes."""
         return self.memory.updated(automem="off") if self.pipeline_stages > 1 else self.memory
 
     @property

@@ -152,8 +152,8 @@ class TrainingMemory:
         assert self.tiers is not None
         if value.is_meta:
             return self.allocator(name, value)
-        fast = self.tiers.fast.holds(value)
-        if self._manager.plan.state.get(name, "slow") == ("fast" if fast else "slow"):
+        place = "fast" if self.tiers.fast.holds(value) else "slow"
+        if self._manager.plan.state.get(name, place) == place:
             return value
         return self.allocator(name, value).copy_(value)
 

@@ -2,8 +2,7 @@
 
 `AutoMem(model, ...)` sets up a model and returns it. It recomputes blocks on request. With two memory tiers it records
 a warm-up, computes a `Plan` and moves weights, gradients and saved tensors ahead of their use (section 4.2 of the
-DiT-HC paper, Algorithm 1). `get_manager(model)` returns the `Manager`: plan, trace, counters, optimizer state and the parts
-of its update.
+DiT-HC paper, Algorithm 1). `get_manager(model)` returns the `Manager`: plan, trace, counters, optimizer state and its update.
 
 Invariants:
 
@@ -13,13 +12,15 @@ Invariants:
 - Between calls and after any backward pass, every parameter is in its original storage and may be moved. From `begin_step`
   to the end of the backward pass, change weights through the parameter or new data. Writes through `.data` may be lost.
 - Later passes do not change a gradient that is still held.
+- A unit waits for the deferred update of its weights. All other code calls `Manager.wait_for_updates` before access to
+  weights, gradients or state, and before a backward pass. Compiled models do not wait: do not defer their updates.
 - State ends with the model: then the tiers are empty. With one tier, or if everything fits, there are no hooks.
 - A copy of a model (`copy.deepcopy`) is unmanaged. A second call replaces the first.
 - Apply it before DistributedDataParallel and before compilation.
 
 Extending: a new choice is an argument with a neutral default, and is logged. `planning` decides, `profiler.py` records,
-`plan_executor.py` executes, with `saved_tensors.py`, `saved_tensor_transfers.py`, `weight_copies.py`, `gradient_offload.py` and
-`allocation_mode.py` (torch's tensors).
+`plan_executor.py` executes, with `saved_tensors.py`, `saved_tensor_transfers.py`, `weight_copies.py`, `gradient_offload.py`,
+`deferred_updates.py` and `allocation_mode.py` (torch's tensors).
 """
 
 from dithc.engine.automem.api import AutoMem, get_manager

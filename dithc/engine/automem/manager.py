@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from dithc.core.logging import get_logger
 from dithc.engine.automem.allocation_mode import AllocationMode
+from dithc.engine.automem.deferred_updates import Columns, DeferredUpdates, Operation
 from dithc.engine.automem.gradient_offload import OffloadedGradients
 from dithc.engine.automem.plan_executor import ManagedCall, PlanContext
 from dithc.engine.automem.planning import MemoryLevel, Plan, UnitDecision, schedule_passes
 from dithc.engine.automem.planning import make_plan as plan_of
 from dithc.engine.automem.profiler import ProfiledCall
 from dithc.engine.automem.saved_tensor_transfers import SavedTensorTransfers
+from dithc.engine.automem.saved_tensors import FLOOR_BYTES
 from dithc.engine.automem.trace import StateItem, Trace
 from dithc.engine.automem.units import units_of
 from dithc.engine.automem.weight_copies import BeforeLoad, ParameterAddresses, WeightCopies, is_worth_moving, move_into
@@ -26,7 +28,6 @@ from dithc.engine.memory import CopyEngine, StreamedTensors, Tier, Tiers
 
 log = get_logger(__name__)
 
-Columns: TypeAlias = Sequence[Sequence[Tensor]]
 Call: TypeAlias = ProfiledCall | ManagedCall
 # Decision for units that are not in the plan: no moves.
 NO_MOVES = UnitDecision(weights="in place", gradients="fast", saved=())
@@ -75,6 +76,8 @@ class Manager:
         self._weights = WeightCopies(tiers.fast, self._copies)
         self._gradients = OffloadedGradients(tiers, self._copies)
         self._streamed = StreamedTensors(tiers, self._copies)
+        self._updates = DeferredUpdates(self._streamed)
+        self._weights.before_load = self._updates.wait_for
         self._allocation = AllocationMode(tiers.fast.pool)
         self._profiles: list[ProfiledCall] = []  # recorded in the warm-up; only the last may be incomplete
         self._context: PlanContext | None = None
@@ -88,7 +91,9 @@ class Manager:
         move_into(model.parameters(), self._slow)
         tiers.serve()
         self._closed = Event()
-        self._finalizer = finalize(model, _stop_copies, self._closed, tiers, self._copies, copies is None)
+        self._finalizer = finalize(
+            model, _stop_copies, self._closed, self._updates, tiers, self._copies, copies is None
+        )
         self._start_counts = self._counts()
 
     def begin_step(self) -> None:
@@ -116,6 +121,7 @@ class Manager:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Run the model unmanaged in the block, without recording."""
+        self.wait_for_updates()
         previous, self._is_paused = self._is_paused, True
         try:
             yield
@@ -123,24 +129,68 @@ class Manager:
             self._is_paused = previous
 
     def call_before_load(self, before_load: BeforeLoad) -> None:
+        """Call a function with the parameters that are copied next. It replaces the wait for deferred updates."""
         self._weights.before_load = before_load
 
     def allocate_state(self, name: str, like: Tensor) -> Tensor:
         """Return an uninitialized contiguous tensor like `like` in the planned tier for the state `name`.
 
-        Slow memory is used before a plan exists. A second call with a name replaces the first. `like` may be a meta tensor.
+        Slow memory is used before a plan exists; small tensors never use a file. A second call with a name replaces the
+        first. `like` may be a meta tensor.
         """
+        if like.nbytes < FLOOR_BYTES and self._slow.spec.kind == "file":
+            return self.tiers.fast.empty(like.shape, like.dtype)
         self._state[name] = like.nbytes
         in_fast = self.plan is not None and self.plan.state.get(name) == "fast"
         return (self.tiers.fast if in_fast else self._slow).empty(like.shape, like.dtype)
 
-    def parts(self, columns: Columns, *, read_only: Collection[int] = ()) -> Iterator[Columns]:
-        """Yield columns of equally many tensors in parts, those of a file tier in fast memory (`StreamedTensors.parts`)."""
-        return self._streamed.parts(columns, read_only=read_only) if self._finalizer.alive else iter([columns])
+    def update(
+        self, columns: Columns, operation: Operation, *, read_only: Collection[int] = (), defers: bool = False
+    ) -> None:
+        """Apply an elementwise operation to columns of equally many tensors; the first column holds weights.
+
+        Tensors in a file are changed in pieces (`StreamedTensors`). With `defers`, the rows of units with state in a file
+        change during the next forward pass, and each unit waits for its rows. Call `wait_for_updates` before a backward pass,
+        and before other access to weights, gradients or state.
+
+        Raises:
+            OSError: the disk failed in this or the previous update.
+        """
+        self._updates.wait()
+        if not self._finalizer.alive:
+            operation(columns)
+            return
+        order = self._order_of_use() if defers else {}
+        later, now = list[Sequence[Tensor]](), list[Sequence[Tensor]]()
+        for row in zip(*columns, strict=True):
+            (later if row[0].data_ptr() in order else now).append(row)
+        if now:
+            for part in self._streamed.parts(list(zip(*now, strict=True)), read_only=read_only):
+                operation(part)
+            del part  # buffers in fast memory
+        if later:
+            later.sort(key=lambda row: order[row[0].data_ptr()])
+            self._updates.start(list(zip(*later, strict=True)), operation, read_only=read_only)
+
+    def wait_for_updates(self) -> None:
+        """Wait for the end of a deferred `update`; OSError if the disk failed."""
+        self._updates.wait()
+
+    def _order_of_use(self) -> dict[int, int]:
+        """Return the number of the first unit by address of its weights; empty without managed calls of units."""
+        order: dict[int, int] = {}
+        for number, run in enumerate(() if self._context is None else self._context.index_of):
+            for parameter in self._parameters_of(run):
+                order.setdefault(parameter.data_ptr(), number)
+        return order
 
     def counters(self) -> TransferCounters:
         start = self._start_counts
-        return TransferCounters(**{name: count - start[name] for name, count in self._counts().items()})
+        counts = {name: count - start[name] for name, count in self._counts().items()}
+        counts["stall_seconds"] = max(
+            0.0, counts["stall_seconds"]
+        )  # less waits of a thread, which overlap `begin_step`
+        return TransferCounters(**counts)
 
     def _counts(self) -> dict[str, Any]:
         """Return the fields of `TransferCounters` since the start."""
@@ -149,13 +199,14 @@ class Manager:
             "loaded_bytes": copies.loaded_bytes,
             "offloaded_bytes": copies.offloaded_bytes,
             "hits": self._transfers.hits + self._weights.hits,
-            "stall_seconds": copies.stall_seconds,
+            "stall_seconds": copies.stall_seconds + self._updates.stall_seconds - self._updates.hidden_seconds,
             "spills": self.tiers.fast.counters().spills,
             "recomputed_units": self._context.num_recomputed if self._context else 0,
         }
 
     def close(self) -> None:
         """End the management: parameters stay in place, and the model runs as an ordinary module."""
+        self._updates.close()
         self._weights.release_all()
         self._weights.before_load = None
         self._gradients.close()
@@ -165,11 +216,14 @@ class Manager:
     @contextmanager
     def model_call(self) -> Iterator[None]:
         if not self._finalizer.alive:
+            self._updates.wait()
             yield
             return
         with self._allocation.active():
             outer = self.active, self._runs
             self.active, self._runs = self._begin_call(), {}
+            if self.active is None:
+                self._updates.wait()
             try:
                 yield
             except BaseException:
@@ -181,6 +235,7 @@ class Manager:
 
     def run(self, unit: str, forward: Any, args: Any, kwargs: Any) -> Any:
         assert self.active is not None, "checked by the wrapper"
+        self._updates.wait_for(parameter for _, parameter in self._parameters.get(unit, ()))
         count = self._runs[unit] = self._runs.get(unit, 0) + 1
         return self.active.run(unit if count == 1 else f"{unit}#{count}", unit, forward, args, kwargs)
 
@@ -231,7 +286,10 @@ class Manager:
     def _make_plan(self, *, persist: bool) -> None:
         first, last = self._profiles[0], self._profiles[-1]
         state = [StateItem(name=name, bytes=num_bytes) for name, num_bytes in self._state.items()]
-        trace = self.trace = first.trace(state, persist=persist, later=last)
+        trace = first.trace(state, persist=persist, later=last)
+        if state:
+            trace = replace(trace, outside_bytes=trace.outside_bytes + self._streamed.buffer_bytes)
+        self.trace = trace
         self._profiles.clear()
         started = perf_counter()
         if self._given_plan is None:
@@ -244,7 +302,8 @@ class Manager:
         decisions = {unit.name: self.plan.units.get(unit.name, NO_MOVES) for unit in trace.units}
         self._place_parameters(decisions)
         self._read_storages()
-        if not any(decision.moves_tensors for decision in decisions.values()):
+        defers = self._slow.spec.kind == "file" and "slow" in self.plan.state.values()
+        if not defers and not any(decision.moves_tensors for decision in decisions.values()):
             return
         self._context = PlanContext(
             passes=schedule_passes(trace, decisions),
@@ -293,8 +352,9 @@ def _level(tier: Tier) -> MemoryLevel:
     )
 
 
-def _stop_copies(closed: Event, tiers: Tiers, copies: CopyEngine, is_own: bool) -> None:
-    """Stop all copies and restore the previous allocation of operator outputs."""
+def _stop_copies(closed: Event, updates: DeferredUpdates, tiers: Tiers, copies: CopyEngine, is_own: bool) -> None:
+    """Finish updates, stop all copies, and restore the previous allocation of operator outputs."""
+    updates.close()
     closed.set()
     try:
         copies.drain()

@@ -5,7 +5,8 @@ import errno
 import mmap
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
 
@@ -24,12 +25,13 @@ SHORTEST_SPIN_NANOSECONDS = 1
 PAGE_BYTES = 4096
 
 
-_contexts: dict[tuple[str, int, bool], int] = {}
+_contexts: dict[tuple[str, int, bool, bool], int] = {}
 _layouts: dict[int, ThreadLayout] = {}
 _creation = threading.Lock()
 _borrowers = 0
 _claims: dict[int, socket.socket] = {}
 _claiming = threading.Lock()
+_local = threading.local()  # `is_single` of `single_thread`
 
 
 def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
@@ -43,7 +45,10 @@ def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
         UserError: This CPU lacks the instruction set.
         MemoryError, ValueError: The system refused memory or threads.
     """
-    key = (isa or instruction_set(), num_threads or torch.get_num_threads(), _borrowers > 0 and num_threads is None)
+    if is_single := num_threads is None and getattr(_local, "is_single", False):
+        num_threads = 1
+    is_lent = _borrowers > 0 and num_threads is None
+    key = (isa or instruction_set(), num_threads or torch.get_num_threads(), is_lent, is_single)
     handle = _contexts.get(key)
     if handle is not None:
         return handle
@@ -51,8 +56,18 @@ def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
         if key not in _contexts:
             for existing in _contexts.values():
                 loaded().hc_context_trim(existing)
-            _contexts[key] = _create(*key)
+            _contexts[key] = _create(*key[:3])
         return _contexts[key]
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Let operators that this thread calls compute on it alone, at the same time as operators of other threads."""
+    previous, _local.is_single = getattr(_local, "is_single", False), True
+    try:
+        yield
+    finally:
+        _local.is_single = previous
 
 
 def layout(*, num_threads: int | None = None) -> ThreadLayout:

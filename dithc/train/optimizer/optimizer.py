@@ -1,7 +1,7 @@
 """AdamW, optionally with Muon, over trainable parameters: learning rate, clipping, average, named state."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Self
 
@@ -183,8 +183,12 @@ class Optimizer:
         self.zero_grad()
         return {"grad_norm": norm, "lr": rate}
 
-    def update(self, number: int, *, ema: Ema | None = None) -> float:
-        """Update parameters and averages for optimizer step `number`. Returns the learning rate."""
+    def update(self, number: int, *, ema: Ema | None = None, defers: bool = False) -> float:
+        """Update parameters and averages for optimizer step `number`; return the learning rate.
+
+        With `defers`, AutoMem may update tensors in a file during the next forward pass. Call `Strategy.wait_for_weights`
+        before other access to weights, gradients, moments or averages.
+        """
         rate = self._lr(number) if callable(self._lr) else self._lr
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1
@@ -192,7 +196,8 @@ class Optimizer:
             used = gradients.keys() if self._sharded is None else self._sharded.used
             self._muon.replace(gradients, used=used, scale=self._gradient_scale)
         if self._sharded is None:
-            self._update(weights, gradients, rate=rate, number=number, ema=ema)
+            defers &= ema is None or not ema.length_averages  # which follow the new weights
+            self._update(weights, gradients, rate=rate, number=number, ema=ema, defers=defers)
         else:
             # Also wait for weights of layers that the forward pass skipped, because weights in transit must not change.
             self._sharded.wait_for_weights()
@@ -212,6 +217,7 @@ class Optimizer:
         rate: float,
         number: int,
         ema: Ema | None,
+        defers: bool = False,
     ) -> None:
         """Update these weights in one pass: scaling, decay, moments, weights, average; matrices by Muon's updates."""
         decay = 0.0 if ema is None else ema.decay(number)
@@ -223,19 +229,24 @@ class Optimizer:
             *([] if ema is None else [ema.state]),
         ]
         columns = [[source[name] for name in names] for source in sources]
-        manager = automem.get_manager(self.strategy.model)
-        for part in [columns] if manager is None else manager.parts(columns, read_only={1}):
-            hcops.optimizer.adamw(
-                *part[:4],
-                averages=None if ema is None else part[4],
-                lr=rate * self._adamw_ratio,
-                betas=self._betas,
-                eps=EPSILON,
-                weight_decay=self._weight_decay,
-                step=self._updates,
-                gradient_scale=self._gradient_scale,
-                ema_decay=decay,
-            )
+        adamw = partial(
+            hcops.optimizer.adamw,
+            lr=rate * self._adamw_ratio,
+            betas=self._betas,
+            eps=EPSILON,
+            weight_decay=self._weight_decay,
+            step=self._updates,
+            gradient_scale=self._gradient_scale,
+            ema_decay=decay,
+        )
+
+        def update(part: Sequence[Sequence[Tensor]]) -> None:
+            adamw(*part[:4], averages=None if ema is None else part[4])
+
+        if (manager := automem.get_manager(self.strategy.model)) is None:
+            update(columns)
+        else:
+            manager.update(columns, update, read_only={1}, defers=defers)
         for name in (weights.keys() & gradients.keys()) - set(names):
             weights[name].mul_(1.0 - rate * self._weight_decay).sub_(gradients[name], alpha=rate)
         if ema is not None:  # weights without a gradient are unchanged, but their average still moves towards them

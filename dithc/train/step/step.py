@@ -124,7 +124,7 @@ class Trainer:
         if not math.isfinite(values["loss"]) or overflows:
             raise self._locate_nonfinite(number, local_loss=local_loss, loss=values["loss"], norm=norm)
         with self.span("update"):
-            rate = self.optimizer.update(number, ema=self.ema)
+            rate = self.optimizer.update(number, ema=self.ema, defers=True)
         values |= {"grad_norm": norm, "lr": rate, "ema_decay": self.ema.decay(number), "data_seconds": data_seconds}
         return values | exchange | self.memory.metrics()
 

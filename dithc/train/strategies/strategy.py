@@ -161,6 +161,7 @@ class Strategy:
 
     def begin_backward(self, *, last: bool) -> None:
         """Announce a backward pass: the last one exchanges gradients, with zero2 each one."""
+        self._wait_for_updates()  # which use the previous gradients
         if self._reducer is not None and (last or self._reducer.releases):
             self._reducer.begin()
 
@@ -237,9 +238,14 @@ class Strategy:
         return any(bool(gradient.any()) for gradient in gradients)
 
     def wait_for_weights(self) -> None:
-        """Wait until this rank's weights are complete, before access outside of a pass."""
+        """Wait until this rank's weights and state are complete, before access outside of a pass."""
         if self.sharded_state is not None:
             self.sharded_state.wait_for_weights()
+        self._wait_for_updates()
+
+    def _wait_for_updates(self) -> None:
+        if (manager := automem.get_manager(self.model)) is not None:
+            manager.wait_for_updates()
 
     def load_from_module(self) -> None:
         """Use externally assigned weights as the exact weights of all ranks."""

@@ -199,7 +199,7 @@ class ObjectiveConfig(Settings):
     timestep_sampling: Literal["uniform", "logit-normal"] = "uniform"
     """Distribution of training times from 0 (image) to 1 (noise): uniform, or the sigmoid of normal numbers."""
     logit_mean: float = Field(default=0.0, ge=-20.0, le=20.0)
-    """Mean of the normal distribution; values above 0 give more noise."""
+    """Mean of the normal distribution; values above 0 give more noise, at which colors and large shapes are determined."""
     logit_std: float = Field(default=1.0, ge=0.01, le=20.0)
     """Standard deviation of the normal distribution."""
 

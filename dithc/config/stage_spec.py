@@ -100,7 +100,7 @@ def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch_size"})
     if isinstance(evaluation.sampler, evaluations.PluginSampler):
         spec["sampler"] = _plugin_spec(evaluation.sampler)
-    return spec if evaluation.ema_std is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
+    return spec
 
 
 def _restore(experiment: ExperimentConfig, name: str) -> dict[str, Any]:

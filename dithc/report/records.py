@@ -189,7 +189,6 @@ class EvaluationRecord:
     guidance_interval: list[float] | None
     guidance_reference: str | int | None
     real_split: str
-    ema_std: float | None = None
     images: int | None = None
     images_per_second: float | None = None
     network_evaluations: int | None = None

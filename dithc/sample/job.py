@@ -21,6 +21,4 @@ class SamplingJob:
     codec_settings: codecs.Codec
     codec: Path | None  # manifest of the decoding codec, if it was trained here
     out: Path  # manifest to write; shards are in the same folder
-    # steps of the checkpoints combined into `evaluation.ema_std`; empty without a requested length
-    snapshots: tuple[int, ...] = ()
     degrees: Mapping[str, int] = field(default_factory=dict)  # given fields of `ParallelDegrees`

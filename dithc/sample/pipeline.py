@@ -274,7 +274,7 @@ def _sampler_settings(evaluation: evaluations.EvaluationConfig, *, meta: dict[st
     if evaluation.windows is not None:
         settings |= {"image_size": evaluation.image_size, "windows": evaluation.windows.model_dump(mode="json")}
     settings |= {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
-    return {**settings, **meta.get("average", {}), "labels": LABELS_NOTE}
+    return {**settings, "labels": LABELS_NOTE}
 
 
 def _numbers(job: SamplingJob, shards: ImageShards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:

@@ -56,14 +56,6 @@ def test_score_reached_at_the_first_point_bounds_the_speedup():
     assert (later.value, later.bound) == (pytest.approx(1 / 8), "at most")
 
 
-def test_averages_variant_uses_ema_at_every_point_but_not_for_bounds():
-    config = load(plan(candidates=("averages",)).experiment({"baseline": 80, "averages": 80}))
-    assert {
-        config.evaluations[evaluation_name(run_name("averages", 0, 80), step)].ema_std for step in evaluation_steps(80)
-    } == {0.1}
-    assert {config.evaluations[bound].ema_std for bound in ("baseline-untrained", "codec-f4-z8")} == {None}
-
-
 def test_calibrated_steps_fill_the_budget_by_seconds_per_step():
     assert calibrated_steps({"a": 0.5, "b": 2.0}, budget_seconds=60) == {"a": 120, "b": 24}
     with pytest.raises(UserError, match="--budget-minutes"):

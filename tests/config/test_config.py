@@ -136,7 +136,6 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (run(steps=10, warmup_steps=10, lr_schedule="cosine"), ["runs.a", "`warmup_steps` 10", "cosine", "`steps` 10"]),
     (run(steps=10, warmup_steps=9, lr_schedule="trapezoid"), ["runs.a", "`warmup_steps` 9", "(2 steps at least)"]),
     (run(augment="dihedral"), ["runs.a.augment dihedral", "datasets.landscape.views is 2", "set it to 8"]),
-    (run(ema={"stds": [0.1, 0.05]}), ["runs.a.ema", "`stds` are not ascending"]),
     (
         fine_tuned(start={}, model={"preset": "ModernDiT-S/2"}),
         ["runs.a.model has blocks of norm rms, mlp swiglu", "`init_from_run`, of norm layer", "use the same settings"],
@@ -170,9 +169,6 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         score(guidance_reference="start", guidance_scale=2),
         ["x.guidance_reference is start", "runs.pretrain has neither"],
     ),
-    (score(ema_std=0.07, sampler="heun"), ["evaluations.x.ema_std 0.07", "runs.pretrain does not keep", "`ema.stds`"]),
-    (score(ema_std=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
-    (score(ema_std=0.07, checkpoint="start"), ["evaluations.x", "`checkpoint` is start"]),
     (score(metrics=["bands", "bands"]), ["evaluations.x", "`metrics` has bands twice"]),
     (score(band_triplets=[["R", "G", "B"]] * 2), ["evaluations.x", "`band_triplets` has R+G+B twice"]),
     (flow(band_triplets=[["B12", "B11", "B99"]]), ["evaluations.x.band_triplets has B12, B11, B99", "datasets."]),
@@ -226,28 +222,6 @@ def test_guidance_requires_weights_trained_with_dropped_labels() -> None:
         load(
             {**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "guidance_reference": None, "run": "forgot"}}}
         )
-
-
-def test_ema_std_beyond_the_kept_checkpoints_is_rejected_with_a_fix() -> None:
-    def load_with_ema_std(ema: float, **run: Any) -> Any:
-        defaults = {"dataset": "landscape", "steps": 8000, "checkpoint_every": 1, "ema": {"stds": [0.05, 0.1]}}
-        evaluation = {"run": "a", "ema_std": ema, "extractor": "landscape-classifier"}
-        return load({**demo(), "runs": {"a": defaults | run}, "evaluations": {"x": evaluation}})
-
-    for ema in (0.05, 0.07, 0.1):
-        assert load_with_ema_std(ema)  # only the last checkpoint
-    for ema, interval in ((0.15, 1000), (0.25, 1000), (0.02, 500)):
-        with pytest.raises(
-            UserError, match=rf"evaluations.x.ema_std {ema}[\s\S]*the 1 kept checkpoint[\s\S]*keep_every"
-        ):
-            load_with_ema_std(ema)
-        assert load_with_ema_std(ema, keep_every=interval)
-    with pytest.raises(UserError, match=r"runs\.a has 8000 up to this step: at most 100"):
-        load_with_ema_std(0.07, keep_every=1)
-    made = load_with_ema_std(0.07, keep_every=3000, steps_per_job=4000)
-    assert made.snapshots_of(made.evaluations["x"]) == [3000, 6000, 8000]
-    assert made.snapshots_of(made.evaluations["x"].model_copy(update={"checkpoint": 6000})) == [3000, 6000]
-    assert made.snapshots_of(made.evaluations["x"].model_copy(update={"ema_std": None})) == []
 
 
 def test_faults_are_reported_with_file_line_and_column(tmp_path: Path) -> None:

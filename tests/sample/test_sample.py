@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from dithc.core.artifacts import CheckpointStore, Manifest, outputs
 from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
-from dithc.core.posthoc_ema import decay_at_step
 from dithc.data import Tiles, mosaic
 from dithc.diffusion import Schedule
 from dithc.diffusion import sample as draw
@@ -106,73 +104,6 @@ def test_equal_steps_load_equal_networks_and_missing_checkpoint_raises(job, at, 
     assert all(torch.equal(value, other) for value, other in zip(model.parameters(), last.parameters(), strict=True))
     with pytest.raises(UserError, match="step 3, but its checkpoint was not kept"):
         load_network(job(at=3))
-
-
-@pytest.fixture(scope="session")
-def run_with_averages(tmp_path_factory, trained_run) -> Path:
-    """Return the manifest of a run with averages of two lengths in each of 12 checkpoints."""
-    root = tmp_path_factory.mktemp("lengthy")
-    settings = {"checkpoint_every": 1, "keep_every": 1, "ema": {"stds": [0.05, 0.1]}}
-    return train_small(root, trained_run["latents"], steps=12, **settings)
-
-
-def average_of(store: CheckpointStore, length: float, *, until: int) -> dict[str, torch.Tensor]:
-    """Return the average of a length over the weights of every step, in float64."""
-    average: dict[str, torch.Tensor] = {}
-    for step in range(1, until + 1):
-        for name, value in load_file(store.open(step).weights("raw")).items():
-            before = average.setdefault(name, torch.zeros_like(value, dtype=torch.float64))
-            before += (1 - decay_at_step(step, length=length)) * (value - before)
-    return average
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at", ["final", 9])
-def test_ema_of_any_length_is_combined_from_stored_averages(job, run_with_averages, at):
-    last = 12 if at == "final" else at
-    store, _ = CheckpointStore.of_run(run_with_averages)
-    exact = {length: average_of(store, length, until=last) for length in (0.07, 0.05, 0.1)}
-    given = {"checkpoint": run_with_averages, "snapshots": tuple(range(1, last + 1))}
-    model, meta = load_network(job(at=at, ema_std=0.07, **given))
-    combined = {name: value.double() for name, value in model.state_dict().items()}
-
-    def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-        return float(sum((one[name] - other[name]).square().sum() for name in one) ** 0.5)
-
-    assert apart(combined, exact[0.07]) < 0.05 * min(apart(exact[0.07], exact[length]) for length in (0.05, 0.1))
-    assert meta["average"].keys() == {"ema_std", "ema_fit_error", "ema_snapshots"}
-    assert (meta["average"]["ema_std"], meta["average"]["ema_snapshots"]) == (0.07, last)
-    stored, _ = load_network(job(at=at, ema_std=0.05, **given))
-    kept = load_file(store.path(last) / CheckpointStore.average_file(0.05))
-    assert max(float((value - kept[name]).abs().max()) for name, value in stored.state_dict().items()) < 1e-6
-
-
-def test_ema_length_is_recorded_only_if_requested(job, run_with_averages):
-    given = {"checkpoint": run_with_averages, "snapshots": (4, 8, 12), "steps": 1, "num_images": 2}
-    numbers = sample(job("length", ema_std=0.07, **given), Group())
-    assert numbers["weights_description"] == "averaged weights (length 0.07) of step 12"
-    assert (numbers["ema_std"], numbers["ema_snapshots"]) == (0.07, 3)
-    assert 0 < numbers["ema_fit_error"] < 0.05
-    plain = sample(job("plain", **given), Group())
-    assert {"ema_std", "ema_fit_error", "ema_snapshots"}.isdisjoint(plain)
-    assert not np.array_equal(images_of(job("length")), images_of(job("plain")))
-
-
-def test_ema_length_reports_missing_or_damaged_averages(job, run_with_averages, trained_run, tmp_path):
-    with pytest.raises(UserError, match=r"without averages of several lengths[\s\S]*`ema.stds`"):
-        load_network(job(ema_std=0.07, snapshots=(6,)))
-    store, _ = CheckpointStore.of_run(run_with_averages)
-    root = shutil.copytree(run_with_averages.parents[1], tmp_path / "copy")
-    folder = root / "store" / store.folder.name
-    copied = {"checkpoint": root / "runs" / run_with_averages.name, "ema_std": 0.07}
-    shutil.rmtree(folder / "step_0000004")
-    with pytest.raises(UserError, match=r"1 of 12 checkpoints are missing[\s\S]*also 4[\s\S]*keep_every"):
-        load_network(job(snapshots=tuple(range(1, 13)), **copied))
-    (folder / "step_0000008" / "optimizer.safetensors").write_bytes(b"")  # not read
-    load_network(job(snapshots=(8, 12), **copied))
-    (folder / "step_0000008" / "ema-0.1.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match=r"step_0000008 is damaged[\s\S]*ema-0.1.safetensors is truncated"):
-        load_network(job(snapshots=(8, 12), **copied))
 
 
 class SomeTiles(Tiles):

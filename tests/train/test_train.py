@@ -41,7 +41,6 @@ ONE_OF_EACH = {
         "decay_fraction": 0.5,
     },
     "muon": {"optimizer": {"kind": "muon"}, "dtype": "bf16"},
-    "averages": {"ema": {"decay": 0.9, "stds": [0.05, 0.1]}},
 }
 
 

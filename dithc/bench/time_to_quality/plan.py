@@ -135,7 +135,7 @@ class ComparisonPlan:
             for at_step in evaluation_steps(steps[name]):
                 evaluations[evaluation_name(run, at_step)] = evaluation | {"checkpoint": at_step}
             for bound, checkpoint in ((self.untrained, "untrained"), (self.codec_alone(name), "codec")):
-                evaluations.setdefault(bound, evaluation | {"checkpoint": checkpoint, "ema_std": None})
+                evaluations.setdefault(bound, evaluation | {"checkpoint": checkpoint})
         return self._experiment(runs, evaluations)
 
     @property

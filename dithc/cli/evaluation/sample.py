@@ -120,6 +120,5 @@ def job_of(experiment: "ExperimentConfig", args: argparse.Namespace) -> "Samplin
         codec_settings=settings,
         codec=args.codec,
         out=args.out,
-        snapshots=tuple(experiment.snapshots_of(evaluation)),
         degrees=experiment.machine.sampling.given,
     )

@@ -9,7 +9,6 @@ from pydantic import Field, SerializeAsAny
 from dithc.config.schema.base import Band, Condition, Fraction, Name, Seed, Settings, Size
 from dithc.config.schema.plugins import PluginSampler as PluginSampler
 from dithc.config.schema.plugins import plugin_field
-from dithc.config.schema.run_sections import Length
 
 LARGEST_SCENE = 1 << 16  # pixels per side; the latent of the scene is in memory, and one band takes 8 GiB on disk
 LARGEST_OVERLAP = 0.9  # share of a side; a hundred predictions of each pixel
@@ -84,9 +83,6 @@ class EvaluationConfig(Settings):
     decoded by the codec instead of samples, which is the best quality that its samples can reach."""
     weights: Literal["ema", "raw"] = "ema"
     """Averaged or raw weights; recorded with the score."""
-    ema_std: Length | None = None
-    """Length of the average, such as 0.07, computed from the two averages of the run (`ema.stds`) in all its kept
-    checkpoints up to this step. `null`: the average of `ema.decay`."""
     num_images: int = Field(default=10000, ge=1, le=10**8)
     """Number of generated images: at least one for a scene (`windows`), else at least two, for a score."""
     image_size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
@@ -179,12 +175,6 @@ class EvaluationConfig(Settings):
         if self.solver_order is not None and self.solver_order not in self.solver.orders:
             names = " and ".join(name for name, spec in SAMPLER_SPECS.items() if self.solver_order in spec.orders)
             yield f"`solver_order` applies to the samplers {names}; `sampler` is {self.sampler}"
-        if self.ema_std is not None and self.weights == "raw":
-            yield "`ema_std` is the length of an average, and `weights` is raw: leave one of both out"
-        if self.ema_std is not None and self.checkpoint in ("start", "untrained", "codec"):
-            yield (
-                f"`ema_std` requires weights during or after training, and `checkpoint` is {self.checkpoint}: leave it out"
-            )
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
             if low > high:

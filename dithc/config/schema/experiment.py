@@ -9,9 +9,8 @@ from dithc.config.schema.codecs import AnyExtractor, Codec, ExternalCodecConfig,
 from dithc.config.schema.datasets import SENTINEL2_BANDS, DatasetConfig
 from dithc.config.schema.evaluations import EvaluationConfig, RestorationConfig
 from dithc.config.schema.machine import MachineConfig
-from dithc.config.schema.training import MAX_SNAPSHOTS, RunConfig
+from dithc.config.schema.training import RunConfig
 from dithc.core.logging import user_error
-from dithc.core.posthoc_ema import LARGEST_MISFIT, PowerFunctionProfile, combine_profiles
 
 T = TypeVar("T")
 Stage = Literal[
@@ -100,7 +99,7 @@ class ExperimentConfig(Settings):
             yield from self._check_name(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
             run = self.runs[evaluation.run]
             yield from evaluation.condition_faults(f"evaluations.{name}", run)
-            checks = (self._check_guidance, self._check_sampled, self._check_average)
+            checks = (self._check_guidance, self._check_sampled)
             for check in (*checks, self._check_images, self._check_bands):
                 yield from check(name, evaluation, run)
         for name, restoration in self.restorations.items():
@@ -283,47 +282,6 @@ class ExperimentConfig(Settings):
     def scored(self) -> list[str]:
         """Evaluations with scores; scenes are not compared with real tiles."""
         return [name for name, evaluation in self.evaluations.items() if evaluation.windows is None]
-
-    def _check_average(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
-        """Check that the kept checkpoints of the run are sufficient for the average of another length."""
-        if evaluation.ema_std is None:
-            return
-        if run.ema.stds is None:
-            yield (
-                f"evaluations.{name}.ema_std {evaluation.ema_std} requires averages that runs.{evaluation.run} does not keep: "
-                "set its `ema.stds`, such as [0.05, 0.1] (which restarts its training), or leave `ema_std` out"
-            )
-            return
-        until = self._step_of(evaluation)
-        if (count := until // (run.keep_every or until)) > MAX_SNAPSHOTS:
-            yield (
-                f"evaluations.{name}.ema_std reads all kept checkpoints, and runs.{evaluation.run} has {count} up to "
-                f"this step: at most {MAX_SNAPSHOTS} are supported; keep fewer (`keep_every`)"
-            )
-        stored = [
-            PowerFunctionProfile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.stds
-        ]
-        misfit = combine_profiles(PowerFunctionProfile(until, evaluation.ema_std), stored).misfit
-        if misfit > LARGEST_MISFIT:
-            yield (
-                f"evaluations.{name}.ema_std {evaluation.ema_std} cannot be computed from `ema.stds` {run.ema.stds} in the "
-                f"{len(stored) // 2} kept checkpoint(s) of runs.{evaluation.run}: the error of its profile is {misfit:.2f} of "
-                f"the norm, the limit {LARGEST_MISFIT}. Keep more checkpoints (`keep_every`; 8 suffice for 0.03 to 0.25, 16 for "
-                "0.02), or choose a length closer to `ema.stds`"
-            )
-
-    def _step_of(self, evaluation: EvaluationConfig) -> int:
-        return evaluation.checkpoint if isinstance(evaluation.checkpoint, int) else self.runs[evaluation.run].steps
-
-    def snapshots_of(self, evaluation: EvaluationConfig) -> list[int]:
-        """Return the steps of the checkpoints for the average of another length; empty without `ema_std`.
-
-        Checkpoints at the ends of segments are excluded, because segments must not affect results.
-        """
-        if evaluation.ema_std is None:
-            return []
-        until, interval = self._step_of(evaluation), self.runs[evaluation.run].keep_every
-        return sorted({until, *(range(interval, until + 1, interval) if interval else ())})
 
     def _check_chain(self, name: str) -> Iterator[str]:
         chain = [name]

@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from dithc.config.schema.base import Band, Fraction, Name, Positive, Preset, Settings, Size
-from dithc.core.posthoc_ema import LONGEST, SHORTEST
 
 Predict = Literal["noise", "v", "flow"]
 Norm = Literal["layer", "rms"]
@@ -15,7 +14,6 @@ Position = Literal["sincos", "rope"]
 BandRole = Literal["modeled", "condition"]
 BandGroup = tuple[str, tuple[int, ...], BandRole]  # name, channels and role
 Beta = Annotated[float, Field(gt=0.0, lt=1.0)]
-Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 
 # Peebles & Xie, table 1: width, depth, heads.
 SIZES = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
@@ -53,14 +51,6 @@ class EmaConfig(Settings):
     """Final decay."""
     warmup: bool = True
     """Use min(decay, (1 + step) / (10 + step)). Else 0.9999 keeps 90% of the initial weights after 1,000 steps."""
-    stds: list[Length] | None = Field(default=None, min_length=2, max_length=2)
-    """Lengths of two additional averages in every checkpoint, such as [0.05, 0.1]: relative standard deviations of
-    power-function profiles over the training so far (Karras et al. 2024). `evaluations.*.ema_std` computes the average of
-    any other length from the kept checkpoints. Fine-tuning and export use the average of `decay`."""
-
-    def _faults(self) -> Iterator[str]:
-        if self.stds is not None and self.stds[0] >= self.stds[1]:
-            yield f"`stds` are not ascending: {self.stds}"
 
 
 class LocalUpdatesConfig(Settings):

@@ -37,7 +37,6 @@ Augment = Literal["none", "mirror", "dihedral"]
 CONDITIONS = "place", "season", "sun", "gsd", "cloud"  # without columns of plugins
 
 MAX_SEGMENTS = 10_000  # each is a job, and a manifest
-MAX_SNAPSHOTS = 100  # checkpoints that are combined into one average; each is read completely
 
 
 class MemoryConfig(Settings):

@@ -46,10 +46,6 @@ class CheckpointStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    @staticmethod
-    def average_file(length: float) -> str:
-        return f"ema-{length}.safetensors"
-
     @classmethod
     def of_run(cls, path: Path) -> tuple[Self, int]:
         """Return the store and the step in the manifest of a run; UserError if it lists no checkpoint."""

@@ -123,7 +123,6 @@ class SampleSummary(TypedDict, total=False):
     weights_description: str
     split: str
     weights: str
-    ema_std: float
     sampler: str
     solver_order: Count | None
     steps: Count

@@ -106,7 +106,6 @@ def rank_memory(
     moments = MOMENTS * weights
     if run.optimizer.kind == "muon":  # one moment is sufficient for matrices
         moments -= model.matrix_elements / tensor_ranks * stage
-    averages = weights * (1 + len(run.ema.stds or ()))
     if sharding == "none":
         shards = 1
     kept = max(ZERO2_GRADIENTS, 1 / shards) if sharding == "zero2" else 1.0
@@ -116,8 +115,8 @@ def rank_memory(
         weights=FP32_BYTES * weights,
         gradients=FP32_BYTES * weights * kept,
         optimizer=FP32_BYTES * moments / shards,
-        averages=FP32_BYTES * averages / shards,
+        averages=FP32_BYTES * weights / shards,
         activations=images * image * (2 * stages - 1) * stage,
-        snapshot=FP32_BYTES * (weights + (moments + averages) / shards) if snapshot else 0.0,
+        snapshot=FP32_BYTES * (weights + (moments + weights) / shards) if snapshot else 0.0,
         process=process,
     )

@@ -42,10 +42,7 @@ def measures(records: ReportRecords) -> tuple[str, str]:
 
 
 def _row(records: ReportRecords, item: EvaluationRecord) -> list[Cell]:
-    average = f" of length {item.ema_std}" if item.ema_std else ""
-    name = Cell(
-        text=item.label, notes=[item.name + ("" if item.checkpoint == "codec" else f", {item.weights}{average}")]
-    )
+    name = Cell(text=item.label, notes=[item.name + ("" if item.checkpoint == "codec" else f", {item.weights}")])
     notes = [item.guided] if item.guided else []
     sampler = Cell(text=ABSENT if item.checkpoint == "codec" else item.solver, notes=notes)
     scores = item.score

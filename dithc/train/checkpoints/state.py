@@ -93,7 +93,6 @@ class TrainingState(ModuleState):
 
     def pieces(self) -> dict[str, list[TensorPiece]]:
         averages = {CheckpointStore.WEIGHTS["ema"]: self.ema.pieces()}
-        averages |= {CheckpointStore.average_file(ema.length): ema.pieces() for ema in self.ema.length_averages}
         outer = {} if self.outer is None else {OuterState.FILE: self.outer.pieces()}
         return super().pieces() | {file: self.strategy.pieces(pieces) for file, pieces in (averages | outer).items()}
 
@@ -101,8 +100,6 @@ class TrainingState(ModuleState):
         super().load(checkpoint)
         cut = self.strategy.cut
         self.ema.load(cut(read_tensors(checkpoint.weights("ema"))))
-        for average in self.ema.length_averages:
-            average.load(cut(read_tensors(checkpoint.folder / CheckpointStore.average_file(average.length))))
         if self.outer is not None:
             self.outer.load(read_tensors(checkpoint.folder / OuterState.FILE))
 

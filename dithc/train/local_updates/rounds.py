@@ -24,9 +24,9 @@ from dithc.train.job import TrainingJob, run_once
 from dithc.train.local_updates import encoding
 from dithc.train.local_updates.exchange import Exchange, Tensors
 from dithc.train.local_updates.shared_folder import SharedFolder
-from dithc.train.optimizer import Average, OuterState
+from dithc.train.optimizer import OuterState
 
-UPDATES, WEIGHTS = "updates", "weights"
+UPDATES, WEIGHTS, AVERAGES = "updates", "weights", "ema"
 LONGEST_PAUSE = 0.2  # seconds between two checks for a stop request
 REPORT_SECONDS = 30.0
 log = get_logger(__name__)
@@ -214,36 +214,31 @@ class LocalUpdates:
     def _add_weights(self, tensors: Tensors, sums: dict[str, Tensor]) -> None:
         """Add weights and averages, fp32 (n) each."""
         size = len(self._outer.tensors["start"])
-        for name in (WEIGHTS, *(average.label for average in self._averages)):
+        for name in (WEIGHTS, AVERAGES):
             values = {"values": tensors[name]} if name in tensors else {}
             encoding.check(values, "fp32", size=size)
             sums.setdefault(name, torch.zeros(size)).add_(values["values"])
 
     def _average(self) -> None:
         """Set the mean weights of all workers on rank 0, and the mean averages on all ranks."""
-        count = len(self.settings.workers)
-        own = {average.label: self._complete(average) for average in self._averages}
+        count, ema = len(self.settings.workers), self._state.ema
+        own = self._complete(ema.state)
         if self._folder is not None:
-            own |= {WEIGHTS: self._outer.tensors["start"]}
-            self._begin(WEIGHTS, self._outer.round, own=own, workers=self.settings.workers)
+            tensors = {WEIGHTS: self._outer.tensors["start"], AVERAGES: own}
+            self._begin(WEIGHTS, self._outer.round, own=tensors, workers=self.settings.workers)
         sums = self._sums()
         if self._folder is not None:
             torch.div(sums[WEIGHTS], count, out=self._outer.tensors["start"])
-        for average in self._averages:
-            flat = self._group.broadcast_(sums[average.label].div_(count) if sums else own[average.label])
-            average.load(dict(average.state) | self._named(flat))
+        flat = self._group.broadcast_(sums[AVERAGES].div_(count) if sums else own)
+        ema.load(ema.state | self._named(flat))
 
-    @property
-    def _averages(self) -> list[Average]:
-        return [self._state.ema, *self._state.ema.length_averages]
-
-    def _complete(self, average: Average) -> Tensor:
-        """Return all trained weights of an average, fp32 (n), also if ranks share it; collective."""
+    def _complete(self, averages: Mapping[str, Tensor]) -> Tensor:
+        """Return the averages of all trained weights, fp32 (n), also if ranks share them; collective."""
         flat = torch.cat([part.reshape(-1) for part in self._named().values()]).zero_()
         for name, part in self._named(flat).items():
             sharded = self._state.strategy.sharded_state
-            if name in average.state:
-                (part if sharded is None else sharded.cut(name, part)).copy_(average.state[name])
+            if name in averages:
+                (part if sharded is None else sharded.cut(name, part)).copy_(averages[name])
         return flat if self._state.strategy.sharded_state is None else self._group.all_reduce_(flat)
 
     def _set_weights(self) -> None:

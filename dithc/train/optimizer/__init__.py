@@ -4,9 +4,9 @@ Invariants: master weights, moments and averages are fp32; sharding does not cha
 Extending: another optimizer is a file like `muon.py`, called from `optimizer.py`.
 """
 
-from dithc.train.optimizer.ema import Average, Ema, initial_weight_fraction
+from dithc.train.optimizer.ema import Ema, initial_weight_fraction
 from dithc.train.optimizer.muon import MuonConfig
 from dithc.train.optimizer.optimizer import Optimizer
 from dithc.train.optimizer.outer_state import OuterState
 
-__all__ = ["Average", "Ema", "MuonConfig", "Optimizer", "OuterState", "initial_weight_fraction"]
+__all__ = ["Ema", "MuonConfig", "Optimizer", "OuterState", "initial_weight_fraction"]

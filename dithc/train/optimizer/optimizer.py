@@ -196,7 +196,6 @@ class Optimizer:
             used = gradients.keys() if self._sharded is None else self._sharded.used
             self._muon.replace(gradients, used=used, scale=self._gradient_scale)
         if self._sharded is None:
-            defers &= ema is None or not ema.length_averages  # which follow the new weights
             self._update(weights, gradients, rate=rate, number=number, ema=ema, defers=defers)
         else:
             # Also wait for weights of layers that the forward pass skipped, because weights in transit must not change.
@@ -205,8 +204,6 @@ class Optimizer:
                 local = {name: weights[name] for name in names}
                 self._update(local, gradients, rate=rate, number=number, ema=ema)
                 self._sharded.send(index)  # sent while the next bucket is updated
-        for average in () if ema is None else ema.length_averages:
-            average.follow(weights, number)
         return rate
 
     def _update(

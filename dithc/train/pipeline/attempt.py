@@ -320,5 +320,5 @@ def _place(state: TrainingState, memory: TrainingMemory) -> None:
     log.info(team.describe())
     weights = list(state.model.parameters())
     gradients = [weight.flat_grad for weight in weights if hasattr(weight, "flat_grad")]
-    tensors = [*weights, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
+    tensors = [*weights, *state.ema.state.values(), *state.optimizer.state().values(), *gradients]
     place_pages((tensor.detach() for tensor in tensors if not memory.holds(tensor)), nodes=team.nodes)

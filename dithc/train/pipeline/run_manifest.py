@@ -96,6 +96,5 @@ def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
 def _ema_note(settings: training.EmaConfig, step: int) -> str:
     share = initial_weight_fraction(step, decay=settings.decay, warmup=settings.warmup)
     mode = "with warm-up" if settings.warmup else "without warm-up"
-    lengths = f"; also averages of lengths {settings.stds}" if settings.stds is not None else ""
     remaining = f"{100 * share:.2g}% of the initial weights are left after {step} steps"
-    return f"EMA of decay {settings.decay:g} {mode}: {remaining}{lengths}"
+    return f"EMA of decay {settings.decay:g} {mode}: {remaining}"

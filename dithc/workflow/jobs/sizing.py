@@ -291,7 +291,6 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
     decoding = min(evaluation.batch_size, SAMPLED_SHARD) * side**2 * activations * 4
     buffered = SAMPLED_SHARD * side**2 * bands * 4 * 3
     network = concurrent * tokens * width * 4 * run.model.kept_widths + parameters * 8 * networks
-    network += parameters * 8 * (evaluation.ema_std is not None)  # averages are summed in float64
     flops = (
         run.model.flops(tokens)
         * evaluation.num_images
@@ -305,8 +304,7 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
         buffered = evaluation.image_size * side * bands * 4 * 6 + evaluation.image_size**2 * 4
     if evaluation.checkpoint == "codec":
         return TORCH_MB + (decoding + buffered) / MB, 4 * _codec_pass(experiment, run.dataset), 0.0
-    read_bytes = 2 * 4 * parameters * len(experiment.snapshots_of(evaluation))  # two averages of each checkpoint, fp32
-    return TORCH_MB + (decoding + buffered + network) / MB, flops, read_bytes / MB * ranks
+    return TORCH_MB + (decoding + buffered + network) / MB, flops, 0.0
 
 
 def _restore(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:

@@ -257,8 +257,3 @@ def test_smallest_nodes_is_the_first_number_that_fits():
     assert nodes > 1
     assert estimates.rank_plans(task, facts, nodes=nodes).estimates
     assert not estimates.rank_plans(task, facts, nodes=nodes - 1).estimates
-
-
-def test_memory_of_ema_averages_counts():
-    more = run_of(ema={"stds": [0.05, 0.1]})
-    assert memory.rank_memory(more).averages == 3 * memory.rank_memory(run_of()).averages

@@ -77,7 +77,7 @@ class Quadratic:
     def __init__(self, folder, name, settings, *, reason=lambda: None):
         self.model = nn.Module()
         self.model.w = nn.Parameter(torch.ones(8))
-        average = SimpleNamespace(label="ema", state={"w": torch.ones(8)}, length_averages=[])
+        average = SimpleNamespace(state={"w": torch.ones(8)})
         average.load = lambda state: average.state["w"].copy_(state["w"])
         nothing = SimpleNamespace(sharded_state=None, wait_for_weights=list, load_from_module=list)
         self.state = SimpleNamespace(model=self.model, strategy=nothing, ema=average, outer=None)

@@ -187,9 +187,8 @@ class Manager:
     def counters(self) -> TransferCounters:
         start = self._start_counts
         counts = {name: count - start[name] for name, count in self._counts().items()}
-        counts["stall_seconds"] = max(
-            0.0, counts["stall_seconds"]
-        )  # less waits of a thread, which overlap `begin_step`
+        # A wait of the update's thread may have begun before `begin_step`.
+        counts["stall_seconds"] = max(0.0, counts["stall_seconds"])
         return TransferCounters(**counts)
 
     def _counts(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _latents(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     codec = _codec(experiment, dataset.codec)
     sees_display = experiment.codecs[dataset.codec].sees_display
     display = {"rendering": dataset.rendering.model_dump(mode="json")} if sees_display else {}
-    return {"codec": codec, **display, "views": dataset.views}
+    return {"codec": codec, **display, "views": dataset.views, "clusters": dataset.clusters}
 
 
 def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:

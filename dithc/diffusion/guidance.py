@@ -1,9 +1,9 @@
 """Guidance: combination of a model, labels (or other conditions) and a scale into a `denoise` callable.
 
 Legend: N batch, C channels.
-Sources: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond). Another model instead of uncond:
-Zhong et al. 2025 (arXiv 2504.01521); an early checkpoint of the model: Karras et al. 2024 (arXiv 2406.02507). Guidance in an
-interval: Kynkaanniemi et al. 2024 (arXiv 2404.07724).
+Sources: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond). An early checkpoint of the model with
+the same labels instead of uncond: Karras et al. 2024 (arXiv 2406.02507). Guidance in an interval: Kynkaanniemi et al. 2024
+(arXiv 2404.07724).
 """
 
 import math
@@ -51,7 +51,7 @@ def guided_denoiser(
         channels: Guided channels of the noise: all, or the first three as in the released DiT samples and their
             published FID (1.5 on three channels scores about as 1.375 on all four). Other channels and a learned
             variance keep the labeled half.
-        guide: Model of the prediction to move away from, unlabeled if it has a null label (arXiv 2504.01521).
+        guide: Model of the prediction to move away from, on the same labels (autoguidance).
         interval: Lowest and highest guided timestep, inclusive; None for all. It requires one timestep for all images.
         both: Runs the two calls if they are not one batch, for ranks that share them; None runs them one after the
             other.
@@ -64,8 +64,8 @@ def guided_denoiser(
         raise user_error("guided channels", got=repr(channels), expected="all or first3", fix="choose one of the two")
     if scale == 1.0:
         return lambda x, t: model(x, t, labels)
-    null_labels = _null_condition(labels, null_label, null)
-    if guide is None and null_labels is ABSENT:
+    null_labels = _null_condition(labels, null_label, null) if guide is None else labels
+    if null_labels is ABSENT:
         raise user_error(
             "classifier-free guidance",
             got=f"scale {scale} on a model without a null label",
@@ -75,7 +75,7 @@ def guided_denoiser(
     if guide is None and isinstance(null_labels, Tensor):
         halves = _batched(model, labels, null_labels)
     else:
-        halves = _separate(model, guide or model, labels, labels if null_labels is ABSENT else null_labels, both)
+        halves = _separate(model, guide or model, labels, null_labels, both)
     low, high = (-math.inf, math.inf) if interval is None else interval
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 `open_codec` and `train_codec` return autoencoders behind one interface: pixel, sd-vae, kl-vae, and external diffusers
 and torchscript models. `codecs` contains their networks. `Latents.encode` writes the latents of tiles and their mirror
-images, optionally with quarter turns, and `Latents` reads them. `Batches` draws the samples of a training step,
-`ValidationLatents` the samples of a validation loss. Encoding once is cheaper than encoding in every epoch.
+images, optionally with quarter turns and with clusters as classes, and `Latents` reads them. `Batches` draws the
+samples of a training step, `ValidationLatents` the samples of a validation loss. Encoding once is cheaper than encoding
+in every epoch.
 
 Invariants:
 

@@ -18,6 +18,7 @@ from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, outputs
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
 from dithc.core.logging import get_logger, progress, unwritten, user_error
 from dithc.data import Rows, Tiles
+from dithc.latents.clusters import cluster_labels
 from dithc.latents.codecs import LARGEST_FP16, Codec
 
 INDEX_FILE = "index.json"
@@ -40,6 +41,7 @@ def encode_tiles(
     *,
     tiles_digest: str,
     views: Literal[2, 8] = 2,
+    clusters: int | None = None,
     shard_size: int = 4096,
     batch: int = 32,
 ) -> dict[str, Any]:
@@ -50,12 +52,14 @@ def encode_tiles(
     Args:
         tiles_digest: Digest of the tiles' manifest; shards of other tiles are encoded again.
         views: 2 for tiles and mirror images, 8 with quarter turns; shards of 2 views are part of 8.
+        clusters: Number of classes assigned to tiles without classes, see `cluster_labels`.
         shard_size: Rows per shard, the unit of resumption.
 
     Returns the shape, moments, scale, mean and standard deviation per channel for the manifest.
 
     Raises:
-        UserError: There are no tiles, a latent is not finite or beyond fp16, or the disk is full. Finished shards stay.
+        UserError: There are no tiles, `clusters` are impossible, a latent is not finite or beyond fp16, or the disk is
+            full. Finished shards stay.
     """
     if not tiles.count:
         raise user_error(
@@ -65,13 +69,15 @@ def encode_tiles(
             fix="see the reasons of rejection in tiles.parquet, then change the section `tiles` or the source",
         )
     codec.check_tiles(tiles)
-    encoder = _ShardEncoder(tiles, codec, folder, tiles_digest, STEMS[:views], shard_size, batch)
+    labels = tiles.labels if clusters is None else cluster_labels(tiles, clusters)
+    classes = list(tiles.info["classes"]) if clusters is None else [f"cluster {number}" for number in range(clusters)]
+    encoder = _ShardEncoder(tiles, codec, folder, labels, tiles_digest, STEMS[:views], shard_size, batch)
     try:
         output = outputs.OutputFolder(folder)
         output.plan(encoder.files())
         shards = encoder.shards()
         columns = encoder.columns()
-        index = _description(tiles, codec) | {"tiles_digest": tiles_digest, "shards": shards} | columns
+        index = _description(tiles, codec, classes) | {"tiles_digest": tiles_digest, "shards": shards} | columns
         index |= _statistics(folder, shards, tiles.rows("train"), has_logvar=codec.has_logvar)
         atomic_write(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")
         output.prune(encoder.files())
@@ -86,6 +92,7 @@ class _ShardEncoder:
     tiles: Tiles
     codec: Codec
     folder: Path
+    labels: npt.NDArray[np.int32]
     tiles_digest: str
     stems: tuple[str, ...]
     shard_size: int
@@ -150,7 +157,7 @@ class _ShardEncoder:
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
         """Return the columns of the tiles by name, with masks if tiles have them and latents are their pixels."""
-        columns = {"labels": self.tiles.labels, "splits": self.tiles.column("split")}
+        columns = {"labels": self.labels, "splits": self.tiles.column("split")}
         if "mask" in self.tiles.info.get("columns", ()) and self.codec.keeps_pixels:
             columns["masks"] = self.tiles.column("mask")
         if self.conditions:
@@ -179,8 +186,7 @@ class _ShardEncoder:
         return entries
 
 
-def _description(tiles: Tiles, codec: Codec) -> dict[str, Any]:
-    classes = list(tiles.info["classes"])
+def _description(tiles: Tiles, codec: Codec, classes: list[str]) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "count": tiles.count,

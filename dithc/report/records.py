@@ -187,7 +187,7 @@ class EvaluationRecord:
     guidance_scale: float
     guidance_channels: str
     guidance_interval: list[float] | None
-    guidance_reference: str | int | None
+    guidance_reference: int | None
     real_split: str
     images: int | None = None
     images_per_second: float | None = None
@@ -209,8 +209,7 @@ class EvaluationRecord:
         """Description of the guidance; empty without guidance."""
         if self.guidance_scale == 1.0:
             return ""
-        step = self.guidance_reference
-        reference = "" if step is None else f", away from {f'step {step}' if isinstance(step, int) else f'the {step}'}"
+        reference = "" if self.guidance_reference is None else f", away from step {self.guidance_reference}"
         interval = ""
         if self.guidance_interval is not None:
             low, high = self.guidance_interval

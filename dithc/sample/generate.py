@@ -165,7 +165,7 @@ class ImageGenerator:
         denoise = diffusion.guided_denoiser(
             model,
             labels,
-            null_label=None if isinstance(evaluation.guidance_reference, int) else self.model.config.null_label,
+            null_label=self.model.config.null_label,
             scale=evaluation.guidance_scale,
             channels=evaluation.guidance_channels,
             guide=guide,

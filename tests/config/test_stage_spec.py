@@ -10,12 +10,13 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
-STABLE = {"train": "5021325d4676", "latents": "1e6dce4a454b", "sample": "0cb2e8d59023"}
+STABLE = {"train": "5021325d4676", "latents": "bfe87d310333", "sample": "0cb2e8d59023"}
 
 
-def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:
+def experiment(*, views: int = 2, clusters: int | None = None, **run: Any) -> ExperimentConfig:
     dataset = {
         "views": views,
+        "clusters": clusters,
         "title": "Toy",
         "source": {"kind": "image-folder", "path": "tiles"},
         "tiles": {"size": 32},
@@ -64,12 +65,11 @@ def test_latent_regularization_changes_the_digest_of_a_codec(change: dict[str, A
     assert stage_spec(easier, "latents", "toy") != stage_spec(plain, "latents", "toy")
 
 
-def test_views_change_only_the_digest_of_latents() -> None:
-    assert stage_spec(experiment(views=8), "latents", "toy") != stage_spec(experiment(), "latents", "toy")
-    assert all(
-        stage_spec(experiment(views=8), one, "toy") == stage_spec(experiment(), one, "toy")
-        for one in ("tiles", "ingest")
-    )
+@pytest.mark.parametrize("change", [{"views": 8}, {"clusters": 4}])
+def test_views_and_clusters_change_only_the_digest_of_latents(change: dict[str, Any]) -> None:
+    changed = experiment(**change)
+    assert stage_spec(changed, "latents", "toy") == stage_spec(experiment(), "latents", "toy") | change
+    assert all(stage_spec(changed, one, "toy") == stage_spec(experiment(), one, "toy") for one in ("tiles", "ingest"))
 
 
 CHANGES: list[dict[str, Any]] = [

@@ -109,7 +109,7 @@ def test_descriptions_of_solver_and_guidance(tree: Any) -> None:
         "guidance_scale": 1.5,
         "network_evaluations": 3,
     }
-    guidance = {"guidance_interval": [0.1, 0.75], "guidance_reference": "start"}
+    guidance = {"guidance_interval": [0.1, 0.75], "guidance_reference": 500}
     items = [replace(plain, **change) for change in ({}, changes, changes | guidance)]
     assert [item.solver for item in items] == [
         "ddim 50",
@@ -119,7 +119,7 @@ def test_descriptions_of_solver_and_guidance(tree: Any) -> None:
     assert [item.guided for item in items] == [
         "",
         "guidance 1.5, all; 3 evaluations",
-        "guidance 1.5, all, away from the start, from 0.1 to 0.75 of the timesteps; 3 evaluations",
+        "guidance 1.5, all, away from step 500, from 0.1 to 0.75 of the timesteps; 3 evaluations",
     ]
 
 

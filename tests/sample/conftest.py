@@ -98,12 +98,12 @@ def train_small(root: Path, latents: Path, *, steps: int, **run: Any) -> Path:
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory) -> dict[str, Path]:
-    """Return the manifests of tiles, latents and a run of 6 steps."""
+    """Return the manifests of tiles, latents and a run of 6 steps, which keeps step 4."""
     root = tmp_path_factory.mktemp("trained")
     tiles, latents = write_tiles(root / "tiles"), write_latents(root / "latents")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    out = train_small(root, latents, steps=6)
+    out = train_small(root, latents, steps=6, keep_every=4, checkpoint_every=2)
     torch.set_num_threads(threads)
     return {"tiles": tiles, "latents": latents, "checkpoint": out}
 

@@ -78,7 +78,7 @@ def test_scene_noise_depends_only_on_seed_image_draw_and_position():
 
 @pytest.mark.parametrize("shift", [False, True])
 def test_scene_shards_contain_one_image_and_manifest_records_seam_ratio(job, shift):
-    guide = "start" if shift else None
+    guide = 4 if shift else None
     one = job(
         "one",
         **SCENE | {"windows": {"overlap": 0.25, "random_shift": shift}},

@@ -29,7 +29,7 @@ CASES: list[dict[str, Any]] = [
     {"degrees": {"cfg": 2}},
     {"degrees": {"cfg": 2}, "guidance_channels": "first3"},
     {"degrees": {"data": 2}, "guidance_scale": 1.0, "sampler": "dpm-solver"},
-    {"degrees": {"cfg": 2}, "guidance_reference": "start"},
+    {"degrees": {"cfg": 2}, "guidance_reference": 4},
     {"num_images": 65},
 ]
 

@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
         record.folder,
         tiles_digest=tiles_digest,
         views=dataset.views,
+        clusters=dataset.clusters,
         shard_size=args.shard_size,
         batch=args.batch,
     )

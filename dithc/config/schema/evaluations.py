@@ -109,10 +109,9 @@ class EvaluationConfig(Settings):
     guidance_interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
     """Guide only between these two timesteps, as shares of the training timesteps: 0 is the least noise, 1 the most.
     Other steps cost half. `null`: guide all steps."""
-    guidance_reference: Literal["start"] | Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
-    """Prediction from which guidance moves away. start: the prediction without a label by the run's weights before its
-    first step (for fine-tuning: the pre-trained weights). A number: the prediction with the same label by the run's weights
-    after this step, if its checkpoint is kept (autoguidance). `null`: the prediction without a label by the sampled weights."""
+    guidance_reference: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
+    """Prediction from which guidance moves away: with the same label, by the run's weights after this step, if its checkpoint
+    is kept (autoguidance). `null`: the prediction without a label by the sampled weights."""
     batch_size: Size = 32
     """Images per batch of one rank."""
     extractor: Name
@@ -182,7 +181,7 @@ class EvaluationConfig(Settings):
             if self.guidance_scale == 1.0:
                 yield "`guidance_interval` requires a `guidance_scale` other than 1"
         if self.guidance_reference is not None:
-            if isinstance(self.guidance_reference, int) and self.checkpoint == self.guidance_reference:
+            if self.checkpoint == self.guidance_reference:
                 yield f"`guidance_reference: {self.guidance_reference}` is also the `checkpoint`: choose an earlier step"
             if self.guidance_scale <= 1.0:
                 yield (

@@ -145,25 +145,14 @@ class ExperimentConfig(Settings):
 
     def _check_guidance(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
         """Check that the run supports the guidance of an evaluation."""
-        if isinstance(reference := evaluation.guidance_reference, int):
+        reference = evaluation.guidance_reference
+        if reference is not None:
             if not run.keeps(reference) or reference == run.steps:
                 yield (
                     f"evaluations.{name}.guidance_reference is step {reference}, but runs.{evaluation.run} does not keep it as "
                     "an earlier checkpoint: it keeps multiples of `steps_per_job` and of `keep_every`"
                 )
-            return
-        if evaluation.guidance_reference is not None and run.init_from_run is None and run.init_from_file is None:
-            yield (
-                f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which requires a fine-tuning run: "
-                f"runs.{evaluation.run} has neither `init_from_run` nor `init_from_file`"
-            )
-        started = self.runs[run.init_from_run] if run.init_from_run is not None else run
-        if evaluation.guidance_reference is not None and not (run.label_dropout and started.label_dropout):
-            yield (
-                f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which predicts without a label: "
-                f"`label_dropout` of runs.{evaluation.run} and of its start run must be above 0: only then this is learned"
-            )
-        if evaluation.guidance_scale != 1.0 and evaluation.guidance_reference is None and run.label_dropout == 0.0:
+        elif evaluation.guidance_scale != 1.0 and run.label_dropout == 0.0:
             yield (
                 f"evaluations.{name}.guidance_scale {evaluation.guidance_scale} requires a run with dropped labels; "
                 f"runs.{evaluation.run}.label_dropout is 0"

@@ -129,7 +129,7 @@ class SampleSummary(TypedDict, total=False):
     guidance_scale: float
     guidance_channels: str
     guidance_interval: Interval | None
-    guidance_reference: str | int | None
+    guidance_reference: int | None
     seed: Count
     step: Count | None
     dtype: str

@@ -1,7 +1,7 @@
-"""Classes of unlabeled tiles: groups of equal size with similar color, texture and orientation.
+"""Classes of unlabeled tiles: groups of equal size with similar color, texture and share of parallel edges.
 
 A diffusion network that is conditioned on clusters learns the share of each kind of image (Hu et al. 2023,
-arXiv 2210.06462). The statistics are equal for all views of a tile.
+arXiv 2210.06462). The statistics are equal for all views of a tile, if its side is a multiple of 8.
 
 Legend: N tiles, C bands, H, W tile, F statistics.
 """
@@ -10,47 +10,47 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.core.logging import progress, user_error
-from dithc.data import Tiles
+from dithc.data import Rows, Tiles
 
-FACTORS = 1, 2, 4, 8  # sides in pixels of the averages whose gradients are measured
-BATCH = 64
+FACTORS = 1, 2, 4, 8  # sides of the averaged squares in pixels; gradients are measured between averages
+BATCH_VALUES = 1 << 22  # of pixels and bands in one batch
 SMALLEST_ENERGY = 1e-6  # of gradients, in squares of the range from -1 to 1
 
 
 def cluster_labels(tiles: Tiles, count: int) -> npt.NDArray[np.int32]:
     """Assign each tile to one of `count` clusters, a power of two; return labels int32 (N,).
 
-    The train tiles are halved at the median of their first principal component, and each half again in the same way. All
-    clusters therefore have an equal number of train tiles, plus or minus one for each halving. The other tiles
-    follow the same thresholds.
+    The train tiles are halved at the median of their first principal component, and each half again in the same way. The
+    numbers of train tiles in the clusters therefore differ by at most one. The other tiles follow the same thresholds.
 
     Raises:
-        UserError: The tiles have classes, or there are fewer train tiles than clusters.
+        UserError: There are fewer train tiles than clusters.
     """
     train = tiles.rows("train")
-    if len(tiles.info["classes"]) > 1 or len(train) < count:
+    if len(train) < count:
         raise user_error(
             "`clusters` of the dataset",
-            got=f"{count} clusters of {len(train)} train tiles with {max(1, len(tiles.info['classes']))} class(es)",
-            expected="at least one train tile per cluster, and no classes",
-            fix="reduce `clusters`, or remove it and use the classes of the dataset",
+            got=f"{count} clusters of {len(train)} train tiles",
+            expected="at least one train tile per cluster",
+            fix="reduce `clusters`, or add scenes",
         )
+    batch = max(1, BATCH_VALUES // (len(tiles.info["bands"]) * tiles.info["size"] ** 2))
     parts = []
     with progress(total=tiles.count, label="clusters", unit="tile") as bar:
-        for start in range(0, tiles.count, BATCH):
-            rows = np.arange(start, min(start + BATCH, tiles.count), dtype=np.int64)
+        for start in range(0, tiles.count, batch):
+            rows = np.arange(start, min(start + batch, tiles.count), dtype=np.int64)
             parts.append(tile_statistics(tiles.scaled(rows)))
             bar.update(len(rows))
     color, energy, coherence = (np.concatenate(group) for group in zip(*parts, strict=True))
     statistics = np.concatenate([_standardized(group, train) for group in (color, energy, coherence)], axis=1)
     is_train = np.zeros(tiles.count, np.bool_)
     is_train[train] = True
-    labels = np.zeros(tiles.count, np.int32)
-    for _ in range(count.bit_length() - 1):
-        upper = np.zeros(tiles.count, np.bool_)
-        for label in np.unique(labels):
-            upper |= (labels == label) & _upper_half(statistics, labels == label, is_train)
-        labels = 2 * labels + upper
+    groups = [np.arange(tiles.count, dtype=np.int64)]
+    while len(groups) < count:
+        groups = [half for rows in groups for half in _halves(rows, statistics[rows], is_train[rows])]
+    labels = np.empty(tiles.count, np.int32)
+    for label, rows in enumerate(groups):
+        labels[rows] = label
     return labels
 
 
@@ -79,24 +79,22 @@ def tile_statistics(x: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64]
     return values.mean(axis=(2, 3)), np.concatenate(energies, axis=1), np.stack(coherences, axis=1)
 
 
-def _standardized(group: npt.NDArray[np.float64], train: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def _standardized(group: npt.NDArray[np.float64], train: Rows) -> npt.NDArray[np.float64]:
     """Return statistics (N, F) with mean 0 and deviation 1 over the train tiles; the group has a total variance of 1."""
     mean, deviation = group[train].mean(axis=0), group[train].std(axis=0)
     scaled: npt.NDArray[np.float64] = (group - mean) / np.maximum(deviation, 1e-9) / np.sqrt(group.shape[1])
     return scaled
 
 
-def _upper_half(
-    statistics: npt.NDArray[np.float64], inside: npt.NDArray[np.bool_], is_train: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
-    """Return, for all tiles (N,), whether they are in the upper half along the first component of the tiles `inside`."""
-    rows = np.flatnonzero(inside & is_train)
-    centered = statistics - statistics[rows].mean(axis=0)
-    direction = np.linalg.eigh(centered[rows].T @ centered[rows])[1][:, -1]
+def _halves(rows: Rows, statistics: npt.NDArray[np.float64], is_train: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """Divide rows (n,) with statistics (n, F) at the median of the train rows along their first principal component."""
+    train = np.flatnonzero(is_train)
+    centered = statistics - statistics[train].mean(axis=0)
+    direction = np.linalg.eigh(centered[train].T @ centered[train])[1][:, -1]
     direction *= np.sign(direction[np.abs(direction).argmax()])  # independent of the sign that LAPACK chooses
-    position = centered @ direction  # (N)
-    order = rows[np.argsort(position[rows], kind="stable")]
+    position = (centered @ direction).round(9)  # independent of the last digits of BLAS
+    order = train[np.argsort(position[train], kind="stable")]
     middle = len(order) // 2
-    upper: npt.NDArray[np.bool_] = position > position[order[middle - 1 : middle + 1]].mean()
+    upper = position > position[order[middle - 1 : middle + 1]].mean()
     upper[order] = np.arange(len(order)) >= middle  # equal sizes, also of identical tiles
-    return upper
+    return rows[~upper], rows[upper]

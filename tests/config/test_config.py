@@ -153,6 +153,11 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (score(checkpoint=121), ["evaluations.x.checkpoint is step 121", "runs.pretrain does not keep"]),
     (score(sampler="ddim", solver_order=2), ["evaluations.x", "`solver_order` applies to the samplers", "ddim"]),
     ({"datasets": {"x": SENTINEL2 | {"clusters": 12}}}, ["datasets.x", "`clusters` is 12", "a power of two"]),
+    (
+        {"datasets": {"x": SENTINEL2 | {"clusters": 8, "tiles": {"size": 64, "masks": True}}}},
+        ["datasets.x", "incomplete tiles"],
+    ),
+    ({"datasets": {"x": DEMO["datasets"]["landscape"] | {"clusters": 8}}}, ["datasets.x", "`source.classes: one`"]),
     (score(guidance_scale=2, guidance_interval=[0.6, 0.2]), ["starts at 0.6 and ends at 0.2"]),
     (score(guidance_interval=[0.2, 0.6]), ["`guidance_interval` requires a `guidance_scale` other than 1"]),
     (score(guidance_reference=80), ["`guidance_reference` requires `guidance_scale` above 1; with 1.0"]),

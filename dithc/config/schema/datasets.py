@@ -430,7 +430,9 @@ class DatasetConfig(Settings):
     finished runs of this dataset are trained again."""
     clusters: Annotated[int, Field(ge=2, le=4096)] | None = None
     """Number of classes assigned to tiles without classes, a power of two: groups of equal size with similar color, texture
-    and orientation. Networks learn and sample each equally often, so that the mean color and rare kinds of images are correct."""
+    and share of parallel edges. Images are drawn from each with equal probability. Mean colors and shares of kinds of images
+    are then closer to the real ones. If this value changes, latents are not encoded again, but finished runs of this dataset
+    are trained again."""
     max_rejected_fraction: Fraction = 0.5
     """Largest share of unusable scene files; ingestion fails beyond it. A `sentinel2-array` file that contradicts the
     declared offset always fails ingestion."""
@@ -438,8 +440,13 @@ class DatasetConfig(Settings):
     def _faults(self) -> Iterator[str]:
         if self.split.cell_size_m is not None and self.source.kind == "image-folder":
             yield "`split.cell_size_m` has no effect on an image-folder, because its images have no location"
-        if self.clusters is not None and self.clusters.bit_count() != 1:
-            yield f"`clusters` is {self.clusters}, and each halving doubles their number: choose a power of two"
+        if self.clusters is not None:
+            if self.clusters.bit_count() != 1:
+                yield f"`clusters` is {self.clusters}, and each halving doubles their number: choose a power of two"
+            if self.tiles.masks:
+                yield "`clusters` would depend on the gaps of incomplete tiles: choose `tiles.masks: false`, or remove it"
+            if not self.one_class:
+                yield "`clusters` replace the classes of a dataset: remove it, or ignore the classes (`source.classes: one`)"
         if self.layers and self.source.kind == "image-folder":
             yield "`layers` require scenes with a georeference, which an image-folder does not have"
         if self.layers and getattr(self.source, "bands", ()) is None:

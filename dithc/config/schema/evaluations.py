@@ -308,7 +308,8 @@ class RestorationConfig(Settings):
         may_be_absent = bool(run.conditions) or any(group.role == "condition" for group in run.band_groups.values())
         if may_be_absent and not run.label_dropout:
             yield f"{key}.run {self.run} has conditions, which may be absent in scenes: train it with `label_dropout` above 0"
-        if self.dataset != run.dataset and not (run.label_dropout or tiles.one_class):
+        is_labeled = tiles.clusters is not None or (self.dataset != run.dataset and not tiles.one_class)
+        if is_labeled and not run.label_dropout:
             yield (
                 f"{key}.dataset {self.dataset} has other labels than the run {self.run}, which requires a label: train it with "
                 "`label_dropout` above 0"

@@ -149,7 +149,8 @@ def _common_tags(values: dict[str, Any], *, manifest: Manifest, info: dict[str, 
 def _image_tags(number: int, label: int, info: dict[str, Any]) -> dict[str, str]:
     values: dict[str, Any] = {"index": number, "label": label}
     classes = info.get("classes", [])
-    return _format_tags(values | ({"class": classes[label]} if label < len(classes) else {}))
+    is_named = 1 < len(classes) > label  # clusters have no names
+    return _format_tags(values | ({"class": classes[label]} if is_named else {}))
 
 
 def _format_tags(values: dict[str, Any]) -> dict[str, str]:

@@ -36,7 +36,7 @@ def dataset_record(experiment: ExperimentConfig, results: ExperimentResults, nam
         size=tile_numbers.get("size"),
         gsd_m=info.get("gsd_m"),
         units=str(info.get("units") or ""),
-        classes=len(classes) if isinstance(classes, list | dict) else None,
+        classes=settings.clusters or (len(classes) if isinstance(classes, list | dict) else None),
         codec=_codec(experiment, results, name),
         grid=tiles.file("grid.png") if tiles else None,
         ranges=info.get("ranges") or {},

@@ -29,6 +29,8 @@ def demo(**restoration: Any) -> ExperimentConfig:
     content["datasets"]["classes"] = content["datasets"]["sentinel2"] | {"source": source}
     content["datasets"]["classes"]["rendering"] = {"bands": ["R", "G", "B"], "low": 0, "high": 255}
     content["runs"]["classes"] = content["runs"]["prior"] | {"dataset": "classes", "label_dropout": 0.0}
+    content["datasets"]["clusters"] = content["datasets"]["sentinel2"] | {"clusters": 4}
+    content["runs"]["clusters"] = content["runs"]["prior"] | {"dataset": "clusters", "label_dropout": 0.0}
     content["restorations"] = {"x": {"run": "prior", "dataset": "clouded"} | restoration}
     return load(content)
 
@@ -41,6 +43,7 @@ def demo(**restoration: Any) -> ExperimentConfig:
         ({"hide": {"dataset": "none"}}, "restorations.x.hide.dataset is 'none', which is not defined"),
         ({"run": "latent", "missing": ["B11"]}, "of `kind: kl-vae` without `coarse` and `missing`"),
         ({"run": "classes"}, "has other labels than the run classes"),
+        ({"run": "clusters", "dataset": "clusters"}, "has other labels than the run clusters"),
         ({"sampler": "ddim"}, "restorations.x.sampler ddim does not fit"),
         ({"coarse": {"B11": 2}}, "set `source.resampling: nearest` of datasets.clouded"),
         ({"missing": ["B05"]}, "restorations.x has B05: the tiles of runs.prior have B02"),
@@ -86,7 +89,7 @@ def test_spec_has_the_sampler_of_the_objective_and_no_batch() -> None:
 def test_restored_datasets_have_scenes_only_and_the_report_needs_the_restoration() -> None:
     content = demo(hide={"dataset": "two"}).model_dump(mode="json")
     graph = Workflow(content, cores=2)
-    assert graph.experiment.tiled == ["sentinel2", "nearest", "latent", "classes"]
+    assert graph.experiment.tiled == ["sentinel2", "nearest", "latent", "classes", "clusters"]
     stages = {stage.output: stage for stage in stages_of(graph)}
     stage = stages[graph.path("restorations", "x")]
     assert set(stage.needs) == {

@@ -76,7 +76,7 @@ def test_exported_files_contain_provenance_tags_and_band_metadata(samples, tmp_p
         assert source.transform == rasterio.Affine.identity()
         assert source.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
         assert source.overviews(1) == []
-    expected = {"EVALUATION": "some", "SEED": "11", "INDEX": "66", "LABEL": "0", "CLASS": "sentinel2", "STEP": "7"}
+    expected = {"EVALUATION": "some", "SEED": "11", "INDEX": "66", "LABEL": "0", "STEP": "7"}
     expected |= {"CHECKPOINT_TIME": "final"}
     expected |= {"CODEC": "pixel-000000000000", "GSD_M": "10.0", "MANIFEST": source_manifest.digest}
     expected |= {"CHECKPOINT": Manifest(stage="train", name="one", spec={"run": 1}).digest}

@@ -169,7 +169,7 @@ def random_autoencoder(blocks: int) -> Autoencoder:
             decoder_blocks=blocks,
         )
     )
-    for weight in net.parameters():
+    for weight in (*net.parameters(), net.band_change):
         nn.init.normal_(weight, std=0.3)
     return net.eval()
 
@@ -177,7 +177,7 @@ def random_autoencoder(blocks: int) -> Autoencoder:
 @pytest.mark.parametrize(("blocks", "tile"), [(0, 5), (2, 6), (2, 3)])
 def test_tiled_convolutional_decoder_matches_the_complete_decode(blocks, tile):
     net = random_autoencoder(blocks)
-    latent = torch.randn(2, 23, 19)
+    latent = torch.cat([torch.randn(2, 23, 19), torch.zeros(net.sizes.noise_channels, 23, 19)])  # of a sample
     whole = net.decode(latent[None])[0]
     scale = whole.abs().max()
 

@@ -23,7 +23,7 @@ from dithc.latents.batches import SampleOrder, generator, no_training_tiles_erro
 from dithc.latents.codec_training.latent_augmentation import augment
 from dithc.latents.codec_training.optimizer import CodecOptimizer
 from dithc.latents.codec_training.reconstruction_metrics import Pairs, measure, psnr
-from dithc.latents.codec_training.residuals import fit_noise
+from dithc.latents.codec_training.residuals import fit_bands, fit_noise
 from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder, check_sides
 from dithc.latents.encode import apply_view
 
@@ -72,6 +72,7 @@ def train_codec(settings: codecs.KlVaeConfig, tiles: Tiles, folder: Path, *, see
     net.eval().requires_grad_(False)
     net.standardize(*_moments(net, tiles, train))
     fit_noise(net, lambda: _images(tiles, train))
+    fit_bands(net, _images(tiles, train))
     numbers = {
         "steps": settings.steps,
         "loss": loss,

@@ -6,6 +6,7 @@ starts there. Convolutions run at latent resolution, with many channels and few 
 
 The decoder's distribution is Gaussian: its mean, and by patch the covariance of the residuals of training tiles, of a strength
 that depends on the decoder's last activations. The mean alone is too smooth: it lacks the parts that latents cannot express.
+The mean also shrinks differences between bands. In samples, a matrix restores the local covariance of bands.
 
 Legend: N batch, C bands, H, W tile; f side of a patch, P = C f^2 numbers of a patch; Z, h, w latent, h = H / f, w = W / f.
 """
@@ -26,11 +27,12 @@ from dithc.core.logging import user_error
 from dithc.core.tensor_files import read_tensors, write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "autoencoder.safetensors"
-FORMAT = "dithc autoencoder 3"
+FORMAT = "dithc autoencoder 4"
 INITIAL_LOGVAR = -6.0  # noise as strong as the signal would hide it for hundreds of steps
 MIN_LOGVAR, MAX_LOGVAR = -30.0, 20.0
 MIN_STD = 1e-4  # of a component of scaled patches; constant components are not amplified
 MAX_NOISE_CHANNELS = 3072  # the square is the size of a stored matrix
+LOCAL_RADIUS = 2  # in latent pixels, of the square of the local mean
 MAX_ACTIVATIONS = 1 << 24  # in the widest layer; several such arrays exist at a time
 
 
@@ -75,7 +77,8 @@ class Autoencoder(nn.Module):
         super().__init__()
         self.sizes = sizes
         self.downsampling_factor, self.latent_channels = sizes.downsampling_factor, sizes.latent_channels
-        self.reach = 1 + sizes.decoder_blocks  # in latent pixels; finite, because there are only convolutions
+        # In latent pixels: convolutions, then local means and their interpolation.
+        self.reach = 1 + sizes.decoder_blocks + LOCAL_RADIUS + 1
         width, latent = sizes.hidden_channels, sizes.latent_channels
         self.centre = nn.Parameter(torch.zeros(sizes.patch))  # (P)
         self.analysis = nn.Parameter(torch.zeros(latent, sizes.patch))  # (Z, P)
@@ -96,11 +99,13 @@ class Autoencoder(nn.Module):
         self.register_buffer("noise_factor", torch.zeros(sizes.noise_channels, sizes.noise_channels))
         self.register_buffer("strength", torch.zeros(width + 1))
         self.register_buffer("strength_range", torch.zeros(2))
+        self.register_buffer("band_change", torch.zeros(sizes.bands, sizes.bands))
         self.mean: Tensor
         self.std: Tensor
         self.noise_factor: Tensor  # (P, P), of the covariance of residuals of strength 1
         self.strength: Tensor  # (width + 1), weights and offset of the log strength
         self.strength_range: Tensor  # (2), of the log strength of training tiles
+        self.band_change: Tensor  # (C, C), from deviations from local means to changes of bands
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,16 +120,27 @@ class Autoencoder(nn.Module):
     def decode(self, z: Tensor) -> Tensor:
         """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped.
 
-        Standard normal noise in `noise_channels` further channels of z selects a sample of the decoder's distribution;
-        without it, the result is the mean.
+        Standard normal noise in `noise_channels` further channels of z selects a sample. Without these channels, the
+        result is the reconstruction of least squared error.
         """
         z, noise = z[:, : self.latent_channels], z[:, self.latent_channels :]
         patches, hidden = self.decode_patches(z)
-        if noise.shape[1]:
-            noise = noise.contiguous(memory_format=torch.channels_last)  # sums independent of the number of threads
-            sampled = functional.conv2d(noise, self.noise_factor[:, :, None, None])  # (N, P, h, w)
-            patches = patches + self.strength_of(hidden) * sampled
-        return functional.pixel_shuffle(patches, self.downsampling_factor)
+        image = functional.pixel_shuffle(patches, self.downsampling_factor)  # (N, C, H, W)
+        if not noise.shape[1]:
+            return image
+        noise = noise.contiguous(memory_format=torch.channels_last)  # sums independent of the number of threads
+        sampled = functional.conv2d(noise, self.noise_factor[:, :, None, None])  # (N, P, h, w)
+        added = functional.pixel_shuffle(self.strength_of(hidden) * sampled, self.downsampling_factor)
+        return image + self._band_changes(image) + added
+
+    def _band_changes(self, image: Tensor) -> Tensor:
+        """Return the changes of an image (N, C, H, W) that give its bands their covariance around local means."""
+        means = functional.avg_pool2d(image, self.downsampling_factor)  # (N, C, h, w)
+        side = 2 * LOCAL_RADIUS + 1
+        means = functional.avg_pool2d(means, side, stride=1, padding=LOCAL_RADIUS, count_include_pad=False)
+        local = functional.interpolate(means, scale_factor=float(self.downsampling_factor), mode="bilinear")
+        deviations = (image - local).contiguous(memory_format=torch.channels_last)
+        return functional.conv2d(deviations, self.band_change[:, :, None, None])
 
     def decode_patches(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return decoded patches, float32 (N, P, h, w), and the last activations (N, width, h, w)."""

@@ -1,11 +1,13 @@
-"""Tests of the decoder's noise on tiles whose residuals are known, and of its reproducible draws."""
+"""Tests of the decoder's noise and bands on tiles of known distribution, and of its reproducible draws."""
+
+import copy
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dithc.latents.codec_training.residuals import NOISE_SHARE, fit_noise
+from dithc.latents.codec_training.residuals import MAX_GAIN, NOISE_SHARE, fit_bands, fit_noise
 from dithc.latents.codecs.autoencoder import Autoencoder, Sizes
 from dithc.sample.generate import with_decoder_noise
 from dithc.sample.parallel.windows import decode_by_rows
@@ -63,9 +65,72 @@ def test_sampled_residuals_have_the_strength_and_correlation_of_real_ones(net: A
     assert real[..., SIDE // 2 :].std() > 5 * real[..., : SIDE // 2].std()  # control: the halves differ
 
 
-def test_without_noise_the_decoder_returns_its_mean(net: Autoencoder) -> None:
+def test_noise_of_zero_does_not_change_the_image(net: Autoencoder) -> None:
     z = net.encode(tiles(9))[0]
     assert torch.equal(net.decode(z), net.decode(torch.cat([z, 0 * noise_of(net, z)], dim=1)))
+
+
+def colored(seed: int) -> Tensor:
+    """Return tiles (16, 2, 64, 64) of different mean colors, with structures larger than a patch that few bands share."""
+    draws = torch.Generator().manual_seed(seed)
+    structures = torch.einsum("bc,nchw->nbhw", NOISE, torch.randn(16, BANDS, SIDE // 8, SIDE // 8, generator=draws))
+    means = torch.rand(16, BANDS, 1, 1, generator=draws) - 0.5
+    return means + 0.1 * functional.interpolate(structures, scale_factor=8)
+
+
+def distorted_codec(images: list[Tensor]) -> Autoencoder:
+    """Return a linear codec with changed bands: the second contains the first, and is weaker."""
+    sizes = Sizes(bands=BANDS, downsampling_factor=FACTOR, latent_channels=2, hidden_channels=8, decoder_blocks=1)
+    net = Autoencoder(sizes).eval().requires_grad_(False)
+    net.start_linear(images)
+    mixing = torch.kron(torch.tensor([[1.0, 0.0], [0.3, 0.4]]), torch.eye(FACTOR**2))  # (P, P)
+    net.synthesis.copy_(mixing @ net.synthesis)
+    fit_noise(net, lambda: images)
+    return net
+
+
+def test_sampled_bands_have_the_covariance_of_real_ones() -> None:
+    x, net = colored(9), distorted_codec([colored(number) for number in range(3)])
+    z = net.encode(x)[0]
+    mean, noise = net.decode(z), noise_of(net, z)
+    added = net.decode(torch.cat([z, noise], dim=1)) - mean
+    fit_bands(net, [colored(number) for number in range(3)])
+    zero = torch.cat([z, 0 * noise], dim=1)
+    of_tiles, of_mean, of_samples = (covariance(images) for images in (x, mean, net.decode(zero)))
+    torch.testing.assert_close(of_samples, of_tiles, rtol=0.1, atol=0.02)
+    assert of_mean[1, 1] < 0.7 * of_tiles[1, 1]  # control
+    assert torch.equal(net.decode(z), mean)  # of restorations
+    torch.testing.assert_close(net.decode(zero).mean(dim=(2, 3)), mean.mean(dim=(2, 3)), rtol=0.0, atol=0.01)
+    torch.testing.assert_close(net.decode(torch.cat([z, noise], dim=1)) - net.decode(zero), added)  # not amplified
+
+
+@pytest.mark.parametrize("bands", [1, 2])
+def test_bands_of_exact_reconstructions_do_not_change(bands: int) -> None:
+    """Check also with constant tiles, which have no covariance, and a constant band."""
+    images = [colored(1)[:, :bands], torch.full((8, bands, SIDE, SIDE), 0.7), colored(2)[:, :bands]]
+    images = [torch.cat([part, torch.ones(len(part), 1, SIDE, SIDE)], dim=1) for part in images]
+    sizes = Sizes(bands=bands + 1, downsampling_factor=1, latent_channels=3, hidden_channels=4, decoder_blocks=0)
+    exact = Autoencoder(sizes).eval().requires_grad_(False)
+    exact.start_linear(images)
+    fit_bands(exact, images)
+    torch.testing.assert_close(exact.band_change, torch.zeros(bands + 1, bands + 1), rtol=0.0, atol=1e-4)
+
+
+def test_gains_of_bands_are_limited() -> None:
+    """Check a decoder without the second band."""
+    images = [colored(1), colored(2)]
+    net = distorted_codec(images)
+    net.synthesis[FACTOR**2 :] *= 1e-3
+    fit_bands(net, images)
+    assert float(torch.linalg.eigvalsh(net.band_change).max()) <= MAX_GAIN - 1 + 1e-5
+
+
+def covariance(images: Tensor) -> Tensor:
+    """Return the covariance of bands within images (N, C, H, W), of averages over patches: (C, C) of trace 1."""
+    values = functional.avg_pool2d(images, FACTOR).flatten(2).double()
+    values = values - values.mean(dim=2, keepdim=True)
+    total = (values @ values.mT).mean(dim=0)
+    return total / total.trace()
 
 
 def test_strength_stays_within_the_range_of_training(net: Autoencoder) -> None:
@@ -77,6 +142,8 @@ def test_strength_stays_within_the_range_of_training(net: Autoencoder) -> None:
 
 def test_samples_are_independent_of_the_number_of_threads(net: Autoencoder) -> None:
     """Check that ranks with other numbers of cores decode equal bits."""
+    net = copy.deepcopy(net)
+    net.band_change.copy_(torch.tensor([[0.1, 0.2], [-0.3, -0.1]]))
     z = torch.randn(1, 2, 40, 32, generator=torch.Generator().manual_seed(3))
     latent, threads, found = torch.cat([z, noise_of(net, z)], dim=1), torch.get_num_threads(), []
     try:
@@ -96,6 +163,7 @@ def test_fit_is_reproducible(net: Autoencoder) -> None:
 def test_patches_too_large_for_a_covariance_have_no_noise() -> None:
     large = Autoencoder(Sizes(bands=4, downsampling_factor=32, latent_channels=2, hidden_channels=4, decoder_blocks=0))
     fit_noise(large, lambda: pytest.fail("tiles are not needed"))
+    fit_bands(large, iter(()))
     assert large.sizes.noise_channels == 0
 
 

@@ -6,7 +6,7 @@ import torch
 
 from dithc.core.logging import UserError
 from dithc.latents.codec_training.reconstruction_metrics import measure
-from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, Sizes
+from dithc.latents.codecs.autoencoder import CONFIG_FILE, FORMAT, WEIGHTS_FILE, Autoencoder, Sizes
 
 
 def network(**changes) -> Autoencoder:
@@ -80,7 +80,7 @@ def test_saved_autoencoder_is_loaded_and_invalid_files_are_rejected(tmp_path):
     assert torch.equal(again.decode(again.encode(images())[0]), net.decode(net.encode(images())[0]))
     config = (tmp_path / CONFIG_FILE).read_text()
     for fault in (
-        config.replace("autoencoder 3", "autoencoder 9"),
+        config.replace(FORMAT, "dithc autoencoder 9"),
         config.replace('"hidden_channels": 8', '"hidden_channels": 9'),
         "[]",
         "{}",

@@ -186,7 +186,10 @@ def _sample_pixels(path: Path, _: Manifest, tiles: Path) -> Read:
 def _samples(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
     samples = GeneratedImages(path)
     array = variable(IMAGE_DIMS, samples.shape, np.float32, (path, manifest), _sample_pixels, samples.tiles.absolute())
-    return _image_arrays(array, along({"label": samples.labels}), samples.bands, samples.info)
+    info = dict(samples.info)
+    if len(info.get("classes") or []) < 2:  # labels may be of clusters, which have no names
+        info["classes"] = None
+    return _image_arrays(array, along({"label": samples.labels}), samples.bands, info)
 
 
 def _feature_rows(path: Path, manifest: Manifest) -> Read:

@@ -224,7 +224,8 @@ def _latents(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, fl
     activations = _convolutions(experiment, dataset)[0]
     total_mb = _scene_mb(experiment, name)[1]
     flops = _codec_pass(experiment, name) * dataset.views
-    return TORCH_MB + 32 * dataset.tiles.size**2 * activations * 4 / MB, flops, (2 + dataset.views) * total_mb
+    passes = 2 + dataset.views + (dataset.clusters is not None)  # clusters read all tiles
+    return TORCH_MB + 32 * dataset.tiles.size**2 * activations * 4 / MB, flops, passes * total_mb
 
 
 def _codec_pass(experiment: ExperimentConfig, name: str) -> float:

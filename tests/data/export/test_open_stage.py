@@ -37,6 +37,7 @@ def test_opened_samples_equal_the_inverse_scaling(samples, tiles):
     attributes |= {"seed": 11, "step": 7, "gsd_m": 10.0}
     assert {name: opened.attrs[name] for name in attributes} == attributes
     assert opened.attrs["digest"] == Manifest.read(samples).digest
+    assert "classes" not in opened.attrs  # labels of clusters, or of the only class
 
 
 @pytest.mark.parametrize(

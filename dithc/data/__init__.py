@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dithc.data import products
-    from dithc.data.images import mosaic, write_png
+    from dithc.data.images import downsample, mosaic, write_png
     from dithc.data.scenes.ingest import ingest_scenes
     from dithc.data.synthetic import synthesize
     from dithc.data.tiles import BandScaling, Rows, Tiles
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 os.environ["GDAL_SKIP"] = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI MRF KMLSUPEROVERLAY"
 _MODULES = {
     **dict.fromkeys(("BandScaling", "Rows", "Tiles"), "tiles"),
-    **dict.fromkeys(("mosaic", "write_png"), "images"),
+    **dict.fromkeys(("downsample", "mosaic", "write_png"), "images"),
     "cut_tiles": "tiles.tile_scenes",
     "ingest_scenes": "scenes.ingest",
     "products": "products",
@@ -45,6 +45,7 @@ __all__ = [
     "Rows",
     "Tiles",
     "cut_tiles",
+    "downsample",
     "ingest_scenes",
     "mosaic",
     "products",

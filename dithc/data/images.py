@@ -110,6 +110,17 @@ def mosaic(images: Pixels, *, columns: int, level: int = 255) -> Pixels:
     return picture
 
 
+def downsample(images: Pixels, max_side: int) -> Pixels:
+    """Average images (n, 3, S, S) over blocks, to at most `max_side` pixels; sides that no block fills are cut."""
+    factor = -(-images.shape[-1] // max_side)
+    side = images.shape[-1] // factor * factor
+    if factor == 1:
+        return images
+    blocks = images[..., :side, :side].reshape(len(images), 3, side // factor, factor, side // factor, factor)
+    averaged: Pixels = blocks.mean(axis=(3, 5)).round().astype(np.uint8)
+    return averaged
+
+
 def write_jpeg(path: Path, pixels: Pixels, *, quality: int = 92) -> None:
     """Write uint8 RGB (H, W, 3) or gray (H, W) as JPEG, atomically; gray stays a one-channel file."""
     atomic_write(path, _encoded(pixels, "JPEG", quality=quality))

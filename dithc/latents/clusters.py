@@ -6,15 +6,18 @@ arXiv 2210.06462). The statistics are equal for all views of a tile, if its side
 Legend: N tiles, C bands, H, W tile, F statistics.
 """
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 
 from dithc.core.logging import progress, user_error
-from dithc.data import Rows, Tiles
+from dithc.data import Rows, Tiles, downsample, mosaic, write_png
 
 FACTORS = 1, 2, 4, 8  # sides of the averaged squares in pixels; gradients are measured between averages
 BATCH_VALUES = 1 << 22  # of pixels and bands in one batch
 SMALLEST_ENERGY = 1e-6  # of gradients, in squares of the range from -1 to 1
+GRID_ROWS, GRID_COLUMNS, GRID_SIDE = 16, 8, 128  # clusters, tiles of each, pixels of a tile
 
 
 def cluster_labels(tiles: Tiles, count: int) -> npt.NDArray[np.int32]:
@@ -54,6 +57,16 @@ def cluster_labels(tiles: Tiles, count: int) -> npt.NDArray[np.int32]:
     return labels
 
 
+def draw_clusters(tiles: Tiles, labels: npt.NDArray[np.int32], path: Path) -> None:
+    """Draw train tiles as PNG, one cluster per row; of many clusters at most 16, evenly spaced in label order."""
+    train = tiles.rows("train")
+    clusters = np.unique(labels[train])
+    members = [train[labels[train] == label] for label in clusters[:: -(-len(clusters) // GRID_ROWS)]]
+    columns = min(GRID_COLUMNS, *map(len, members))
+    drawn = (tiles.rgb(rows[np.arange(columns) * len(rows) // columns]) for rows in members)
+    write_png(path, mosaic(np.concatenate([downsample(rgb, GRID_SIDE) for rgb in drawn]), columns=columns))
+
+
 def tile_statistics(x: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], ...]:
     """Return the statistics of tiles (N, C, H, W) in three groups, (N, F) each; equal for all views of a tile.
 
@@ -69,7 +82,7 @@ def tile_statistics(x: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64]
             break
         cropped = values[:, :, : h * factor, : w * factor]
         average = cropped.reshape(n, channels, h, factor, w, factor).mean(axis=(3, 5))
-        # Mean of the four differences of each 2 x 2 square, at its center
+        # Mean of the two differences of each 2 x 2 square in each direction, at its center
         dx = (average[:, :, 1:, 1:] + average[:, :, :-1, 1:] - average[:, :, 1:, :-1] - average[:, :, :-1, :-1]) / 2
         dy = (average[:, :, 1:, 1:] + average[:, :, 1:, :-1] - average[:, :, :-1, 1:] - average[:, :, :-1, :-1]) / 2
         xx, yy, xy = ((a * b).mean(axis=(2, 3)) for a, b in ((dx, dx), (dy, dy), (dx, dy)))  # (N, C)

@@ -18,13 +18,14 @@ from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, outputs
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
 from dithc.core.logging import get_logger, progress, unwritten, user_error
 from dithc.data import Rows, Tiles
-from dithc.latents.clusters import cluster_labels
+from dithc.latents.clusters import cluster_labels, draw_clusters
 from dithc.latents.codecs import LARGEST_FP16, Codec
 
 INDEX_FILE = "index.json"
 NUM_VIEWS = 8  # of a tile: the tile and its mirror image, with quarter turns of both
 SCHEMA_VERSION = 1
 STEMS = ("shard", "flip", *(f"dihedral{view}" for view in range(2, NUM_VIEWS)))  # file names of each view
+GRID_FILE = "grid.png"
 log = get_logger(__name__)
 
 
@@ -72,15 +73,18 @@ def encode_tiles(
     labels = tiles.labels if clusters is None else cluster_labels(tiles, clusters)
     classes = list(tiles.info["classes"]) if clusters is None else [f"cluster {number}" for number in range(clusters)]
     encoder = _ShardEncoder(tiles, codec, folder, labels, tiles_digest, STEMS[:views], shard_size, batch)
+    files = encoder.files() + ([folder / GRID_FILE] if clusters is not None else [])
     try:
         output = outputs.OutputFolder(folder)
-        output.plan(encoder.files())
+        output.plan(files)
         shards = encoder.shards()
         columns = encoder.columns()
         index = _description(tiles, codec, classes) | {"tiles_digest": tiles_digest, "shards": shards} | columns
         index |= _statistics(folder, shards, tiles.rows("train"), has_logvar=codec.has_logvar)
+        if clusters is not None:
+            draw_clusters(tiles, labels, folder / GRID_FILE)
         atomic_write(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")
-        output.prune(encoder.files())
+        output.prune(files)
     except OSError as error:
         raise unwritten("latents", folder, error, kept="finished shards are kept") from error
     keys = ("count", "z", "h", "w", "num_classes", "moments", "scale", "mean", "std")

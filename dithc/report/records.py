@@ -55,6 +55,7 @@ class DatasetRecord:
     classes: int | None = None
     codec: CodecRecord
     grid: Path | None = None
+    cluster_grid: Path | None = None  # image of tiles by cluster
     ranges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     tiles_folder: Path | None = None
     scenes_folder: Path | None = None

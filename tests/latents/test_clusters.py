@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from dithc.core.logging import UserError
 from dithc.latents.clusters import cluster_labels, tile_statistics
 from dithc.latents.codecs.codec import PixelCodec
-from dithc.latents.encode import apply_view, encode_tiles
+from dithc.latents.encode import GRID_FILE, apply_view, encode_tiles
 from dithc.latents.reader import Latents
 
 
@@ -62,6 +63,9 @@ def test_latents_have_the_clusters_as_classes(tmp_path, fake_tiles):
     latents = Latents(tmp_path)
     assert numbers["num_classes"] == latents.num_classes == 4
     assert np.array_equal(latents.labels, cluster_labels(tiles, 4))
+    height, width, _ = np.asarray(Image.open(tmp_path / GRID_FILE)).shape
+    side = tiles.info["size"]
+    assert (height // side, width // side) == (4, 5)  # each cluster has five train tiles
 
 
 def test_more_clusters_than_train_tiles_are_rejected(tmp_path, fake_tiles):

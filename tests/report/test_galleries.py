@@ -2,14 +2,15 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dithc.data import Tiles
+from dithc.data import Tiles, downsample, write_png
 from dithc.report.galleries import gallery
-from dithc.report.galleries.gallery import _downsample, composites, galleries
+from dithc.report.galleries.gallery import composites, galleries
 from dithc.report.galleries.image_sets import first_images, nearest_tiles
 from dithc.report.galleries.spectra import radial_power
 from dithc.report.records import EvaluationRecord, ReportRecords
@@ -47,6 +48,15 @@ def test_galleries_of_a_dataset_have_texts_and_false_colors(records: ReportRecor
     assert galleries(records, "landscape", None) == []
 
 
+def test_clusters_are_shown_if_there_are_any(records: ReportRecords, tmp_path: Path) -> None:
+    dataset = records.dataset("sentinel2")
+    assert gallery._clusters(dataset).pictures == []
+    path = tmp_path / "grid.png"
+    write_png(path, np.zeros((40, 30, 3), np.uint8))
+    (picture,) = gallery._clusters(replace(dataset, cluster_grid=path)).pictures
+    assert (picture.height, picture.width) == (40, 30)
+
+
 def test_answer_names_the_place_of_each_real_image(records: ReportRecords, monkeypatch: pytest.MonkeyPatch) -> None:
     item, dataset = _evaluation(records, "sentinel2-final"), records.dataset("sentinel2")
     assert item.files is not None
@@ -80,7 +90,7 @@ def test_composites_require_all_bands(bands: str, names: list[str]) -> None:
 
 def test_large_images_are_averaged() -> None:
     images = np.arange(3, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 520, 520), np.uint8)
-    np.testing.assert_array_equal(_downsample(images), images[..., :173, :173])
+    np.testing.assert_array_equal(downsample(images, 256), images[..., :173, :173])
 
 
 @pytest.mark.parametrize("cycles", [1, 3, 7])

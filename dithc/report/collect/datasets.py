@@ -17,7 +17,7 @@ SCENES_FILE = "scenes.json"
 def dataset_record(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> DatasetRecord:
     """Collect the record of a dataset and its codec."""
     settings = experiment.datasets[name]
-    scenes, tiles = results.last("ingest", name), results.last("tiles", name)
+    scenes, tiles, latents = (results.last(stage, name) for stage in ("ingest", "tiles", "latents"))
     info = read_json(tiles.file("dataset.json")) if tiles else {}
     scene_numbers, tile_numbers = numbers_of(scenes), numbers_of(tiles)
     classes = info.get("classes")
@@ -39,6 +39,7 @@ def dataset_record(experiment: ExperimentConfig, results: ExperimentResults, nam
         classes=settings.clusters or (len(classes) if isinstance(classes, list | dict) else None),
         codec=_codec(experiment, results, name),
         grid=tiles.file("grid.png") if tiles else None,
+        cluster_grid=latents.file("grid.png") if latents and settings.clusters else None,
         ranges=info.get("ranges") or {},
         tiles_folder=tiles.path.parent if tiles and info.get("shards") else None,
         scenes_folder=scenes.path.parent if scenes and (scenes.path.parent / SCENES_FILE).is_file() else None,

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.data import mosaic
+from dithc.data import downsample, mosaic
 from dithc.report.figures import canvas
 from dithc.report.formatting import score
 from dithc.report.galleries.image_sets import RGB, RealTiles, Scaled, first_images, first_scaled, nearest_tiles
@@ -59,7 +59,7 @@ def galleries(records: ReportRecords, dataset: str, item: EvaluationRecord | Non
     """Return the galleries of a dataset; `item` is the primary evaluation, None without evaluations."""
     record = records.dataset(dataset)
     if record.tiles_folder is None:
-        return [gallery for gallery in (_codec_gallery(record),) if gallery.pictures]
+        return [gallery for gallery in (_clusters(record), _codec_gallery(record)) if gallery.pictures]
     real = RealTiles(record.tiles_folder, seed=records.seed, max_tiles=SHOWN)
     groups = []
     if item and item.files and (images := first_images(item.files.samples, SHOWN)) is not None:
@@ -67,6 +67,7 @@ def galleries(records: ReportRecords, dataset: str, item: EvaluationRecord | Non
         groups.append(_pairs(records, record, item))
         groups.append(_false_colors(record, item, first_scaled(item.files.samples, SHOWN, bands=len(real.bands)), real))
     groups.append(_training_stages(records, record, item))
+    groups.append(_clusters(record))
     groups.append(_codec_gallery(record))
     if not any(gallery.pictures for gallery in groups):
         groups = [Gallery(title="Real tiles", note="", pictures=[_real_mosaic(record, real)])]
@@ -90,7 +91,7 @@ def build_mosaic(
     title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS
 ) -> Mosaic:
     """Return a mosaic of images (n, 3, S, S) by rows."""
-    pixels = mosaic(_downsample(images), columns=min(columns, len(images)), level=GRAY)
+    pixels = mosaic(downsample(images, MAX_SIDE), columns=min(columns, len(images)), level=GRAY)
     return _encode(title, pixels, text=text, caption=caption)
 
 
@@ -183,6 +184,16 @@ def _training_stages(records: ReportRecords, dataset: DatasetRecord, item: Evalu
     return Gallery(title="Stages of training", note=note, pictures=pictures)
 
 
+def _clusters(dataset: DatasetRecord) -> Gallery:
+    """Return tiles of the clusters; empty without `clusters`."""
+    pictures = []
+    if dataset.cluster_grid is not None:
+        title, text = "One cluster per row", f"Train tiles of {dataset.title}, one cluster per row."
+        pictures.append(_encode(title, canvas.read_image(dataset.cluster_grid), text=text))
+    note = f"The network learns {dataset.classes} groups of similar tiles as classes. Images are drawn from all in equal shares."
+    return Gallery(title="Clusters", note=note, pictures=pictures, layout="rows")
+
+
 def _codec_gallery(dataset: DatasetRecord) -> Gallery:
     """Return reconstructions of the codec trained on this dataset."""
     codec = dataset.codec
@@ -205,14 +216,3 @@ def composites(bands: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, str,
             if set(choice) <= set(bands):
                 yield name, meaning, choice
                 break
-
-
-def _downsample(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Average images (n, 3, S, S) over blocks, to at most MAX_SIDE."""
-    factor = -(-images.shape[-1] // MAX_SIDE)
-    side = images.shape[-1] // factor * factor
-    if factor == 1:
-        return images
-    blocks = images[..., :side, :side].reshape(len(images), 3, side // factor, factor, side // factor, factor)
-    averaged: NDArray[np.uint8] = blocks.mean(axis=(3, 5)).round().astype(np.uint8)
-    return averaged

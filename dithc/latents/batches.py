@@ -14,8 +14,7 @@ import torch
 
 from dithc.config import training
 from dithc.core.logging import UserError, user_error
-from dithc.data import Rows
-from dithc.latents.encode import NUM_VIEWS
+from dithc.data import Rows, Tiles
 from dithc.latents.reader import Latents
 
 SAMPLE_STREAM = 0
@@ -111,7 +110,7 @@ class Batches:
         if not len(rows):
             got = f"0 of {latents.count} rows in the train split"
             raise no_training_tiles_error(f"latents in {latents.folder} have no training samples", got=got)
-        self._num_views = {"none": 1, "mirror": 2, "dihedral": NUM_VIEWS}[augment]
+        self._num_views = {"none": 1, "mirror": 2, "dihedral": Tiles.NUM_VIEWS}[augment]
         if self._num_views > latents.num_views:
             raise user_error(
                 f"latents in {latents.folder} lack views for `augment: {augment}`",
@@ -174,7 +173,7 @@ class Batches:
         clear = self.latents.clear(rows, views=views)
         uniform = self._uniform(epochs, rows, 3, stream=MASK_STREAM)
         others = self.order.rows[(uniform[:, 1] * len(self.order.rows)).astype(np.int64)]
-        kept = self.latents.clear(others, views=(uniform[:, 2] * NUM_VIEWS).astype(np.int64))
+        kept = self.latents.clear(others, views=(uniform[:, 2] * Tiles.NUM_VIEWS).astype(np.int64))
         kept[uniform[:, 0] >= share] = True
         return clear & kept, clear.astype(np.float32) / np.float32(self.latents.info["clear_fraction"])
 

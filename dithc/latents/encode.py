@@ -22,9 +22,8 @@ from dithc.latents.clusters import cluster_labels, draw_clusters
 from dithc.latents.codecs import LARGEST_FP16, Codec
 
 INDEX_FILE = "index.json"
-NUM_VIEWS = 8  # of a tile: the tile and its mirror image, with quarter turns of both
 SCHEMA_VERSION = 1
-STEMS = ("shard", "flip", *(f"dihedral{view}" for view in range(2, NUM_VIEWS)))  # file names of each view
+STEMS = ("shard", "flip", *(f"dihedral{view}" for view in range(2, Tiles.NUM_VIEWS)))  # file names of each view
 GRID_FILE = "grid.png"
 log = get_logger(__name__)
 

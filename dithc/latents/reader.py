@@ -102,15 +102,16 @@ class Latents:
 
     def widths(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """Return conditions with their numbers; UserError if the tiles do not have a condition."""
-        if absent := [name for name in names if name not in self.condition_widths]:
+        widths = self.condition_widths | {"view": Tiles.NUM_VIEWS}
+        if absent := [name for name in names if name not in widths]:
             raise user_error(
                 f"latents in {self.folder} lack conditions",
                 got=", ".join(absent),
-                expected=f"some of {', '.join(self.condition_widths) or 'none'}, which the tiles have",
+                expected=f"some of {', '.join(widths)}, which the tiles have",
                 fix="correct `conditions` of the run; `cloud` requires `tiles.masks: true`. Rerun the stages of a dataset "
                 "that an earlier version prepared",
             )
-        return tuple((name, self.condition_widths[name]) for name in names)
+        return tuple((name, widths[name]) for name in names)
 
     def channels(self, groups: Mapping[str, training.BandGroupConfig]) -> tuple[training.BandGroup, ...]:
         """Return name, channels and role of groups of bands; UserError if a band is missing or no band is in the main group."""
@@ -127,9 +128,10 @@ class Latents:
 
     def conditions(self, rows: Rows, names: Sequence[str], *, views: Rows) -> list[npt.NDArray[np.float32]]:
         """Return named conditions (n, k) of views of rows (n,); the azimuth of the sun turns with the image."""
-        assert self._conditions is not None, "see `widths`"
-        stops = np.cumsum(list(self.condition_widths.values()))[:-1]
-        groups = dict(zip(self.condition_widths, np.split(self._conditions[rows], stops, axis=1), strict=True))
+        groups = {"view": Tiles.view_inputs(views)}
+        if self._conditions is not None:
+            stops = np.cumsum(list(self.condition_widths.values()))[:-1]
+            groups |= zip(self.condition_widths, np.split(self._conditions[rows], stops, axis=1), strict=True)
         if "sun" in groups:
             elevation, east, north = groups["sun"].T
             direction = (north + 1j * east).astype(np.complex64)  # clockwise from north

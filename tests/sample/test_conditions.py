@@ -18,12 +18,12 @@ from tests.sample.conftest import CLASSES, ROWS, images_of, train_small, write_l
 
 @pytest.fixture
 def conditional(tmp_path: Path) -> dict[str, Path]:
-    """Create a run with place and season on tiles that have these; return the manifests."""
+    """Create a run with place, season and view on tiles that have these; return the manifests."""
     tiles = write_tiles(tmp_path / "tiles", conditions=MODEL[:5])
     values = np.random.default_rng(1).normal(size=(ROWS, 5)).astype(np.float32)
     conditions = {"columns": {"conditions": values}, "condition_widths": {"place": 3, "season": 2}}
     latents = write_latents(tmp_path / "latents", **conditions)
-    checkpoint = train_small(tmp_path, latents, steps=6, conditions=["season", "place"])
+    checkpoint = train_small(tmp_path, latents, steps=6, conditions=["season", "place", "view"])
     return {"tiles": tiles, "latents": latents, "checkpoint": checkpoint}
 
 
@@ -42,7 +42,8 @@ def test_network_receives_the_conditions_of_an_evaluation(
         images[name] = images_of(one)
         labels, numbers = given[-1][:, 0].tolist(), given[-1][:, 1:].numpy()
         expected = {"south": [0, 0, -1], "east": [0, 1, 0], "none": [np.nan] * 3}[name]
-        np.testing.assert_allclose(numbers, [[np.nan, np.nan, *expected]] * len(numbers), atol=1e-6)
+        view = [1.0] + [0.0] * 7  # the orientation of the tiles
+        np.testing.assert_allclose(numbers, [[np.nan, np.nan, *expected, *view]] * len(numbers), atol=1e-6)
         assert set(labels) <= {0.0, 2.0, CLASSES}
         assert CLASSES in labels  # of guidance
     assert len({one.tobytes() for one in images.values()}) == 3
@@ -63,12 +64,15 @@ def test_conditions_of_an_evaluation_and_of_clouds_are_checked_with_the_configur
     experiment(["place", "season"], {"season": [200]})
     flow = {"objective": {"prediction_type": "flow"}, "model": {"learn_sigma": False}}
     for problem, *given in (
-        ("the conditions of runs.r are: place", ["place"], {"gsd": [10]}),
+        ("the conditions of runs.r with values are: place", ["place", "view"], {"gsd": [10]}),
+        ("with values are: none", ["view"], {"view": [1]}),
         ("requires `tiles.masks: true`", ["cloud"], {}),
         ("names a condition twice", ["sun", "sun"], {}),
     ):
         with pytest.raises(UserError, match=problem):
             experiment(*given)
+    with pytest.raises(UserError, match="always the same"):
+        experiment(["view"], {}, augment="none")
     with pytest.raises(UserError, match="masked_training requires masks"):
         experiment([], {}, masked_training={})
     groups = {"one": {"bands": ["R"]}}

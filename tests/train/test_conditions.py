@@ -105,6 +105,17 @@ def test_new_draws_keep_the_others_and_do_not_depend_on_ranks(archive: Path):
     assert set(radar.nan_to_num(9).tolist()) | set(dem.tolist()) == {0.0, 9.0, 1000.0}
 
 
+def test_view_of_a_sample_is_that_of_its_latent(archive: Path):
+    source = batches(archive, conditions=["view"], masks=False)
+    batch, drawn = source.batch(1), source.rows(1)
+    known = batch.y[:, 1:].isfinite().all(1)
+    assert float(known.double().mean()) == pytest.approx(1 - SHARE, abs=5 * 0.5 / DRAWN**0.5)
+    assert torch.equal(batch.y[known, 1:].unique(dim=0), torch.eye(8)[[1, 0]])  # sorted: mirrored, original
+    views = batch.y[known, 1:].argmax(1).numpy()
+    np.testing.assert_array_equal(batch.x[known], source.latents.moments(drawn[known.numpy()], views=views))
+    assert inputs_of_values((), {})["view"].tolist() == [[1.0] + [0.0] * 7]
+
+
 def test_masks_of_a_batch_are_the_gaps_of_its_tiles_and_of_turned_train_tiles(archive: Path):
     source = batches(archive)
     batch = source.batch(1)

@@ -132,9 +132,10 @@ class EvaluationConfig(Settings):
 
     def condition_faults(self, key: str, run: Any) -> Iterator[str]:
         """Yield conditions that the `RunConfig` does not have, and bands that it does not generate."""
-        if unknown := sorted(set(self.conditions) - set(run.conditions)):
-            has = ", ".join(run.conditions) or "none"
-            yield f"{key}.conditions has {', '.join(unknown)}; the conditions of runs.{self.run} are: {has}"
+        known = [name for name in run.conditions if name != "view"]  # images have the view of the tiles
+        if unknown := sorted(set(self.conditions) - set(known)):
+            has = ", ".join(known) or "none"
+            yield f"{key}.conditions has {', '.join(unknown)}; the conditions of runs.{self.run} with values are: {has}"
         given = [name for name, group in run.band_groups.items() if group.role == "condition"]
         if given and self.checkpoint != "codec":
             yield (
@@ -305,7 +306,8 @@ class RestorationConfig(Settings):
                 f"{key}.run {self.run} is trained on latents of codecs.{tiles.codec} ({kind}): use a run on a dataset with a "
                 "codec of `kind: pixel`, or of `kind: kl-vae` without `coarse` and `missing`"
             )
-        may_be_absent = bool(run.conditions) or any(group.role == "condition" for group in run.band_groups.values())
+        roles = {group.role for group in run.band_groups.values()}
+        may_be_absent = not set(run.conditions) <= {"view"} or "condition" in roles
         if may_be_absent and not run.label_dropout:
             yield f"{key}.run {self.run} has conditions, which may be absent in scenes: train it with `label_dropout` above 0"
         is_labeled = tiles.clusters is not None or (self.dataset != run.dataset and not tiles.one_class)

@@ -34,7 +34,7 @@ NonFinite = Literal["stop", "skip", "rollback"]
 Recompute = Literal["none", "block"]
 PARTED_TOKENS = 2048  # tokens of an image from which a block is recomputed by parts of the tokens
 Augment = Literal["none", "mirror", "dihedral"]
-CONDITIONS = "place", "season", "sun", "gsd", "cloud"  # without columns of plugins
+CONDITIONS = "place", "season", "sun", "gsd", "cloud", "view"  # without columns of plugins
 
 MAX_SEGMENTS = 10_000  # each is a job, and a manifest
 
@@ -123,9 +123,10 @@ class RunConfig(Settings):
     """Share of labels replaced by the null label, for classifier-free guidance."""
     conditions: list[Condition] = Field(default=[], max_length=64)
     """Conditions of the network besides the label: place (as a unit vector), season (day of the year, as sine and cosine),
-    sun (elevation and azimuth), gsd (pixel size), cloud (cloudy share of a tile, with `tiles.masks`), and columns of
-    `datasets.*.conditions`. Each starts without effect, so that a fine-tuning run starts with the outputs of its start
-    weights. Each is dropped independently in a share `label_dropout` of the images, and may be absent in a tile."""
+    sun (elevation and azimuth), gsd (pixel size), cloud (cloudy share of a tile, with `tiles.masks`), view (of `augment`;
+    sampling uses the original orientation), and columns of `datasets.*.conditions`. Each starts without effect, so that a
+    fine-tuning run starts with the outputs of its start weights. Each is dropped independently in a share `label_dropout` of
+    the images, and may be absent in a tile."""
     band_groups: dict[Name, BandGroupConfig] = {}
     """Groups of bands with a separate noise level, for `prediction_type: flow` and the codec `pixel`. A restoration holds a
     group clean in blocks where all its pixels are observed. The other bands form the main group. Groups start without
@@ -199,6 +200,8 @@ class RunConfig(Settings):
             )
         if "cloud" in self.conditions and not has_masks:
             yield f"{key}.conditions has cloud, which requires `tiles.masks: true` of its dataset"
+        if "view" in self.conditions and self.augment == "none":
+            yield f"{key}.conditions has view, which is always the same with `augment: none`: set `augment: dihedral`"
 
     def _check_objective(self) -> Iterator[str]:
         predict = self.objective.prediction_type

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dithc.core.logging import user_error
 
 YEAR_DAYS = 365.2425
+NUM_VIEWS = 8
 
 
 class Condition(TypedDict, total=False):
@@ -65,6 +66,11 @@ GROUPS = {
 """Columns of each condition of a network. The name of a plugin's condition is its column."""
 
 
+def view_inputs(views: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Return the condition `view` of views 0 to 7 (n,): 1 for the view and 0 for the others, (n, 8)."""
+    return np.eye(NUM_VIEWS, dtype=np.float32)[views]
+
+
 def apply_map(column: list[Any], condition: Condition) -> npt.NDArray[np.float64]:
     if condition["map"] == "code":
         codes = {value: number for number, value in enumerate(condition["values"])}
@@ -107,7 +113,8 @@ def inputs_of_values(
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Return the conditions (1, k) of a network by name from values of their columns; NaN without values.
 
-    Raises UserError for a name that the tiles do not have, or for another number of values.
+    Images have the view 0, that of the tiles. Raises UserError for a name that the tiles do not have, or for another number of
+    values.
     """
     columns: dict[str, float] = {}
     for name, numbers in values.items():
@@ -120,5 +127,11 @@ def inputs_of_values(
                 fix="correct `conditions` of the evaluation",
             )
         columns |= dict(zip(group, numbers, strict=True))
-    ready = np.stack([apply_map([columns.get(entry["column"])], entry) for entry in model], axis=1)
-    return network_inputs(model, ready.astype(np.float32))
+    return single_inputs(model, {column: [value] for column, value in columns.items()})
+
+
+def single_inputs(model: Sequence[Condition], columns: Mapping[str, list[Any]]) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the conditions (1, k) of a network by name from columns of one value; the view is 0, NaN if unknown."""
+    ready = [apply_map(columns.get(entry["column"], [None]), entry) for entry in model]
+    inputs = network_inputs(model, np.array(ready, np.float32).reshape(1, -1))
+    return inputs | {"view": view_inputs(np.zeros(1, np.int64))}

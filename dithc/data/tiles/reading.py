@@ -19,7 +19,14 @@ from dithc.core.logging import UserError, user_error
 from dithc.data.npy_writer import check_length, open_npy
 from dithc.data.parquet import read_columns
 from dithc.data.splits import SPLITS, EarthGrid
-from dithc.data.tiles.condition_maps import CLOUD, apply_map, inputs_of_values, network_inputs
+from dithc.data.tiles.condition_maps import (
+    CLOUD,
+    NUM_VIEWS,
+    inputs_of_values,
+    network_inputs,
+    single_inputs,
+    view_inputs,
+)
 
 TABLE_FILE, INFO_FILE = "tiles.parquet", "dataset.json"
 SCHEMA_VERSION = 1
@@ -85,6 +92,7 @@ class Tiles:
 
     Attributes:
         SPLITS: Names of splits; files store the index of a split.
+        NUM_VIEWS: Orientations of a tile: itself and its mirror image, with quarter turns of both.
         info: Content of `dataset.json`.
         count: Number of accepted tiles (N).
         stretch: Fixed maps of the dataset.
@@ -94,6 +102,8 @@ class Tiles:
     """
 
     SPLITS = SPLITS
+    NUM_VIEWS = NUM_VIEWS
+    view_inputs = staticmethod(view_inputs)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -168,8 +178,7 @@ class Tiles:
         columns = {name: [value] for name, value in scene.items()}
         found = Conditions(columns, size=0, added=(), names=()).compute([0], np.array([row]), np.array([column]))
         known = {"gsd_m": columns.get("gsd_m", [None])} | found | {CLOUD["column"]: [0.0]}
-        ready = [apply_map(known.get(entry["column"], [None]), entry) for entry in info["conditions"]]
-        return network_inputs(info["conditions"], np.stack(ready, axis=1).astype(np.float32))
+        return single_inputs(info["conditions"], known)
 
     @cached_property
     def labels(self) -> npt.NDArray[np.int32]:

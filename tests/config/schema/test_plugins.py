@@ -52,7 +52,7 @@ def spec(experiment: ExperimentConfig, stage: str, name: str) -> dict[str, Any]:
 
 
 def test_conditions_of_a_run_are_built_in_or_columns_of_a_plugin() -> None:
-    assert tuple(GROUPS) == CONDITIONS
+    assert (*GROUPS, "view") == CONDITIONS
     given = content()
     given["runs"]["r"]["conditions"] = ["season", "doubled_elevation"]
     load(given)

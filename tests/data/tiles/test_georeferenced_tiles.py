@@ -150,7 +150,9 @@ def test_tile_conditions_contain_position_day_and_sun_angles(safe_folder: Path, 
     np.testing.assert_allclose(found["place"][3], vector, atol=1e-6)
     values = {"place": [row["lon"], row["lat"]], "season": [row["day_of_year"]], "gsd": [10.0]}
     values["sun"] = [row["sun_elevation"], row["sun_azimuth"]]
-    for name, numbers in tiles.conditions_of(values).items():
+    given = tiles.conditions_of(values)
+    assert given.pop("view").argmax() == 0
+    for name, numbers in given.items():
         np.testing.assert_allclose(numbers[0], found[name][3], atol=1e-6, err_msg=name)
 
 

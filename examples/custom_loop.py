@@ -44,7 +44,7 @@ def batch_of(step: int, rank: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def main(folder: str, steps: int = 200) -> Tensor | None:
     """Train and draw 16 images, most of them bright or dark; None on other ranks, or after a requested stop."""
-    objective = diffusion.Objective.of(training.ObjectiveConfig(prediction_type="v"))
+    objective = diffusion.Objective.of(training.ObjectiveConfig(prediction_type="flow"))
     with comm.init_distributed() as group:
         torch.manual_seed(0)  # equal weights on all ranks
         strategy = train.Strategy(Net(), group)
@@ -65,9 +65,8 @@ def main(folder: str, steps: int = 200) -> Tensor | None:
         if checkpoints.status or group.rank:
             return None
         generators = [torch.Generator().manual_seed(seed) for seed in range(16)]  # one seed per image
-        sampled, schedule = objective.sampled(strategy.model), objective.schedule
-        shape = (1, SIDE, SIDE)
-        images = diffusion.sample("unipc", denoise=sampled, schedule=schedule, steps=10, shape=shape, noise=generators)
+        velocity, shape = objective.sampled(strategy.model), (1, SIDE, SIDE)
+        images = diffusion.sample_flow("heun", velocity=velocity, steps=20, shape=shape, noise=generators)
         print("levels " + " ".join(f"{level:.2f}" for level in images.mean(dim=(1, 2, 3)).tolist()))
         return images
 

@@ -13,8 +13,8 @@ Invariants:
 - Tables are float64 and are rounded once, when they are combined with a tensor.
 - A network receives the timesteps of its training, 0 .. num_steps - 1, for any respacing. A flow receives 0 .. 1000,
   including fractions.
-- The network predicts noise, v or a velocity (C channels). With noise and v, C channels that interpolate the log
-  variance may follow (2C channels). Samplers of `SAMPLERS` receive noise, because the objective converts v.
+- The network predicts noise or a velocity (C channels). With noise, C channels that interpolate the log variance may
+  follow (2C channels).
 
 Extending: a sampler is a function in `samplers.py` or `flow.py` with an entry in `SAMPLERS` or `FLOW_SAMPLERS`, and its
 properties in `config.evaluations.SAMPLER_SPECS`. An external sampler is an object with `run(context)`, which `sampler_check.py`

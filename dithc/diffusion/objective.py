@@ -1,8 +1,8 @@
 """Training objectives: the predicted quantity and the distribution of timesteps.
 
 Legend: N batch, C channels, T steps of the schedule.
-Sources: Ho et al. 2020 (noise); Salimans & Ho 2022 (v, section 4); Liu et al. 2023, Ma et al. 2024 (the linear path of a
-flow); Esser et al. 2024 (logit-normal times, section 3.1).
+Sources: Ho et al. 2020 (noise); Liu et al. 2023, Ma et al. 2024 (the linear path of a flow); Esser et al. 2024 (logit-normal
+times, section 3.1).
 """
 
 from abc import ABC, abstractmethod
@@ -32,7 +32,7 @@ class Objective(ABC):
     def of(settings: training.ObjectiveConfig | None = None) -> "Objective":
         """Return the objective of a run; by default noise on the linear schedule with uniform times."""
         settings = settings or training.ObjectiveConfig()
-        kinds: dict[str, type[Objective]] = {"noise": _Noise, "v": _V, "flow": _Flow}
+        kinds: dict[str, type[Objective]] = {"noise": _Noise, "flow": _Flow}
         return kinds[settings.prediction_type](settings)
 
     def times(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
@@ -83,20 +83,19 @@ class Objective(ABC):
         """Return the noise (N, C, ...) in x (N, C, ...) at t (N), a linear function of the prediction."""
         return predicted
 
-    def sampled(self, denoise: Denoise) -> Denoise:
-        """Return the function that samplers integrate: noise and further channels, or the velocity of a flow.
+    @staticmethod
+    def sampled(denoise: Denoise) -> Denoise:
+        """Return the function that samplers integrate, in the dtype of x: noise and further channels, or a velocity.
 
-        `denoise` maps x (N, C, ...), t (N) to the network's C or 2C channels.
+        `denoise` maps x (N, C, ...), t (N) to the network's C or 2C channels; UserError for another number of channels.
         """
 
-        def convert(x: Tensor, t: Tensor) -> Tensor:
-            predicted, other = parts(denoise(x, t).to(x.dtype), channels=x.shape[1])
-            return torch.cat([self._sampled(predicted, x, t), other], dim=1)  # (N, C or 2C, ...)
+        def checked(x: Tensor, t: Tensor) -> Tensor:
+            output = denoise(x, t).to(x.dtype)  # (N, C or 2C, ...)
+            parts(output, channels=x.shape[1])
+            return output
 
-        return convert
-
-    def _sampled(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        return self.noise(predicted, x, t)
+        return checked
 
 
 class _Noise(Objective):
@@ -125,19 +124,6 @@ class _Noise(Objective):
         return self.schedule.predict_x0(x, t, predicted)
 
 
-class _V(_Noise):
-    """v = alpha noise - sigma x0, alpha = sqrt(alpha_bar), sigma = sqrt(1 - alpha_bar): x_t rotated by 90°."""
-
-    def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        return self.schedule.q_sample(noise, t, -x0)
-
-    def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        return self.schedule.q_sample(predicted, t, x)
-
-    def clean(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        return self.schedule.q_sample(x, t, -predicted)
-
-
 class _Flow(Objective):
     """Velocity noise - x0 of the straight path x_t = (1 - t) x0 + t noise; the network receives 1000 t."""
 
@@ -161,9 +147,6 @@ class _Flow(Objective):
 
     def clean(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
         return x - (1 - self._image_share(t, x)) * predicted
-
-    def _sampled(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        return predicted
 
     def _image_share(self, t: Tensor, reference: Tensor) -> Tensor:
         """Return 1 - time, the remaining share of the image (N, 1 or C, ...), from timesteps t (N) or (N, C)."""

@@ -63,6 +63,9 @@ def score(**settings: Any) -> dict[str, Any]:
     return {"evaluations": {"x": {"run": "pretrain", "extractor": "landscape-classifier", **settings}}}
 
 
+FLOW: dict[str, Any] = {"objective": {"prediction_type": "flow"}, "model": {"learn_sigma": False}}
+
+
 def flow(**settings: Any) -> dict[str, Any]:
     return score(sampler="euler", **settings)
 
@@ -129,7 +132,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (run(model={"norm": True}), ["runs.a.model", "`norm` is True"]),
     (run(model={"norm": "rms"}, init_from_file="DiT.pt"), ["runs.a", "original blocks", "norm rms, mlp gelu"]),
     (run(objective={"prediction_type": "flow"}), ["runs.a", "`model.learn_sigma: false`"]),
-    (run(objective={"prediction_type": "v"}, init_from_file="DiT.pt"), ["contains a network that predicts noise"]),
+    (run(**FLOW, init_from_file="DiT.pt"), ["contains a network that predicts noise"]),
     (run(objective={"logit_mean": 0.5}), ["runs.a.objective", "`logit_mean`", "`timestep_sampling: logit-normal`"]),
     (run(optimizer={"momentum": 0.9}), ["runs.a.optimizer", "`momentum` has no effect", "`kind: muon`"]),
     (run(decay_fraction=0.5), ["runs.a", "`decay_fraction` has no effect", "trapezoid"]),
@@ -141,8 +144,8 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         ["runs.a.model has blocks of norm rms, mlp swiglu", "`init_from_run`, of norm layer", "use the same settings"],
     ),
     (
-        fine_tuned(start={}, objective={"prediction_type": "v"}),
-        ["runs.a.objective.prediction_type is v", "runs.b", "predicts noise", "set both to the same value"],
+        fine_tuned(start={}, **FLOW),
+        ["runs.a.objective.prediction_type is flow", "runs.b", "predicts noise", "set both to the same value"],
     ),
     (
         {"runs": {one: {"dataset": "landscape", "init_from_run": "ba"[one == "b"]} for one in "ab"}, "evaluations": {}},

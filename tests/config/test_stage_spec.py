@@ -75,7 +75,6 @@ def test_views_and_clusters_change_only_the_digest_of_latents(change: dict[str, 
 
 
 CHANGES: list[dict[str, Any]] = [
-    {"objective": {"prediction_type": "v"}},
     {"objective": {"timestep_sampling": "logit-normal", "logit_mean": -0.4}},
     {"betas": [0.9, 0.95]},
     {"optimizer": {"kind": "muon", "momentum": 0.9}},

@@ -183,7 +183,7 @@ def exact_loss(predict: str, model: torch.nn.Module, images: Any, normal: Normal
     else:
         kept = torch.where(images.visible, alpha_bar[images.t.long()].reshape(-1, 1, 1, 1), alpha_bar[-1])
         alpha, sigma = kept.sqrt(), (1 - kept).sqrt()
-        target = noise if predict == "noise" else alpha * noise - sigma * x
+        target = noise
     x_t = alpha * x * visible + sigma * noise
     if normal is not None:
         target = target - normal.velocity(x_t, own, visible)
@@ -191,7 +191,7 @@ def exact_loss(predict: str, model: torch.nn.Module, images: Any, normal: Normal
     return (errors * weight).mean()
 
 
-@pytest.mark.parametrize("predict", ["normal groups", "normal flow", "groups", "flow", "v", "noise"])
+@pytest.mark.parametrize("predict", ["normal groups", "normal flow", "groups", "flow", "noise"])
 def test_masked_loss_and_gradient_match_float64_and_ignore_unclear_pixels(archive: Path, predict: str):
     normal = Normal() if "normal" in predict else None
     groups, given = (CHANNELS, list(GROUPS.values())) if "groups" in predict else ((), [])
@@ -233,7 +233,7 @@ def test_masked_loss_and_gradient_match_float64_and_ignore_unclear_pixels(archiv
 
 def test_learned_variance_counts_in_visible_pixels_only():
     torch.manual_seed(0)
-    objective, t = Objective.of(training.ObjectiveConfig(prediction_type="v")), torch.tensor([0, 400])
+    objective, t = Objective.of(training.ObjectiveConfig()), torch.tensor([0, 400])
     x, noise, output = torch.randn(2, 4, 6, 6), torch.randn(2, 4, 6, 6), torch.randn(2, 8, 6, 6)
     visible = torch.zeros(2, 1, 6, 6, dtype=torch.bool)
     visible[..., :2] = True

@@ -84,7 +84,7 @@ class PluginSampler(PluginSettings):
 
     group: ClassVar[plugins.Group] = "samplers"
     predicts: ClassVar[Literal["noise", "flow"]] = "noise"
-    """noise: for networks that predict noise or v; flow: for networks with `objective.prediction_type: flow`."""
+    """noise: for networks that predict noise; flow: for networks with `objective.prediction_type: flow`."""
     spacing: ClassVar[Literal["time", "snr"]] = "time"
     """Spacing of the timesteps of a noise schedule."""
     orders: ClassVar[tuple[int, ...]] = ()

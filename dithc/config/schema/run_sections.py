@@ -7,7 +7,7 @@ from pydantic import Field
 
 from dithc.config.schema.base import Band, Fraction, Name, Positive, Preset, Settings, Size
 
-Predict = Literal["noise", "v", "flow"]
+Predict = Literal["noise", "flow"]
 Norm = Literal["layer", "rms"]
 MlpKind = Literal["gelu", "swiglu"]
 Position = Literal["sincos", "rope"]
@@ -184,8 +184,8 @@ class ObjectiveConfig(Settings):
     """The training target of the network."""
 
     prediction_type: Predict = "noise"
-    """Predicted quantity. noise; v: alpha noise - sigma image, with the same schedule; flow: noise - image on the
-    straight path between image and noise, sampled by euler or heun (without `model.learn_sigma`)."""
+    """Predicted quantity. noise; flow: noise - image on the straight path between image and noise, sampled by euler or heun
+    (without `model.learn_sigma`)."""
     timestep_sampling: Literal["uniform", "logit-normal"] = "uniform"
     """Distribution of training times from 0 (image) to 1 (noise): uniform, or the sigmoid of normal numbers."""
     logit_mean: float = Field(default=0.0, ge=-20.0, le=20.0)
@@ -204,7 +204,7 @@ class MaskedTrainingConfig(Settings):
     hidden_share: Fraction = 0.0
     """Share of images of which a further part is replaced by noise in the input, but counts in the loss, so that the network
     learns to fill gaps. The part has the shape of the gaps of another train tile in a random orientation. Requires
-    `prediction_type` v or flow, because noise does not predict an image at pure noise."""
+    `prediction_type: flow`, because noise does not predict an image at pure noise."""
 
 
 class BandGroupConfig(Settings):

@@ -208,7 +208,7 @@ class RunConfig(Settings):
         if predict == "noise" and self.masked_training is not None and self.masked_training.hidden_share:
             yield (
                 "`masked_training.hidden_share` has no effect with `objective.prediction_type` noise, because hidden pixels of "
-                "the input are the noise itself: set `prediction_type` to v or flow, or leave `hidden_share` out"
+                "the input are the noise itself: set `prediction_type: flow`, or leave `hidden_share` out"
             )
         if predict != "flow" and self.model.gaussian_prediction:
             yield "`model.gaussian_prediction` is the prediction of a flow: set `objective.prediction_type: flow`"

@@ -18,7 +18,6 @@ Layout = Literal["safetensors", "official", "diffusers"]
 SAME_FREQUENCIES = "block.norm1.emb.time_proj.downscale_freq_shift = 0"
 # Scheduler settings of diffusers for a network that does not predict noise.
 SCHEDULERS = {
-    "v": "prediction_type: v_prediction",
     "flow": "prediction_type: flow_prediction, use_flow_sigmas: true (for example DPMSolverMultistepScheduler)",
 }
 log = get_logger(__name__)

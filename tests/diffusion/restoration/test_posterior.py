@@ -128,7 +128,7 @@ def test_random_samples_have_the_exact_posterior_mean_and_deviation(name: str, s
     ("name", "sampler", "rule", "prediction"),
     [
         ("mask", "heun", "covariance", "flow"),
-        ("groups", "dpm-solver", "covariance", "v"),
+        ("groups", "dpm-solver", "covariance", "noise"),
         ("mean", "heun", "jacobian", "flow"),
     ],
 )

@@ -71,6 +71,12 @@ def test_yaml_blocks_are_valid_settings(block: dict[str, Any]) -> None:
     assert "" in faults, "\n".join(sorted(faults))
 
 
+def test_recipe_for_a_night_changes_real_sample() -> None:
+    (recipe,) = [block.values[0] for block in BLOCKS if "gaofen2" in block.values[0].get("runs", {})]
+    base = yaml.safe_load((ROOT / "config/experiments/real-sample.yaml").read_text())
+    assert fault_of(merge_settings(base, recipe)) == ""
+
+
 def test_settings_are_in_yaml_blocks() -> None:
     indented = re.compile(r"\n\n    (source|split|datasets|codecs|runs|evaluations|machine|resources):")
     assert [path.name for path in PAGES if indented.search(path.read_text())] == []

@@ -10,7 +10,7 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
-STABLE = {"train": "f014d1495303", "latents": "bfe87d310333", "sample": "0cb2e8d59023"}
+STABLE = {"train": "5021325d4676", "latents": "bfe87d310333", "sample": "0cb2e8d59023"}
 
 
 def experiment(

@@ -113,8 +113,8 @@ def inputs_of_values(
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Return the conditions (1, k) of a network by name from values of their columns; NaN without values.
 
-    Images have the view 0, that of the tiles. Raises UserError for a name that the tiles do not have, or for another number of
-    values.
+    The view is 0, the orientation of the tiles. Raises UserError for a name that the tiles do not have, or for another number
+    of values.
     """
     columns: dict[str, float] = {}
     for name, numbers in values.items():
@@ -131,7 +131,7 @@ def inputs_of_values(
 
 
 def single_inputs(model: Sequence[Condition], columns: Mapping[str, list[Any]]) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the conditions (1, k) of a network by name from columns of one value; the view is 0, NaN if unknown."""
+    """Return the conditions (1, k) of a network by name from columns of one value, NaN if unknown; the view is 0."""
     ready = [apply_map(columns.get(entry["column"], [None]), entry) for entry in model]
     inputs = network_inputs(model, np.array(ready, np.float32).reshape(1, -1))
     return inputs | {"view": view_inputs(np.zeros(1, np.int64))}

@@ -53,7 +53,7 @@ def test_masks_of_tiles_and_latent_views_equal_those_of_the_scenes(tmp_path: Pat
     Latents.encode(tiles, PixelCodec(tiles.info), tmp_path / "latents", tiles_digest="d", views=8)
     latents, rows = Latents(tmp_path / "latents"), np.array([3, 1, 23])
     np.testing.assert_allclose(
-        latents.conditions(rows, ["cloud"], views=rows)[0][:, 0], np.array(cloudy)[rows], rtol=1e-6
+        latents.conditions(rows, ["cloud"], views=rows % 8)[0][:, 0], np.array(cloudy)[rows], rtol=1e-6
     )
     assert latents.info["clear_fraction"] == pytest.approx(np.mean(clear))
     for view in range(8):

@@ -153,7 +153,7 @@ class DoubledConditions(datasets.PluginConditions):
     defect: Literal["none", "raises", "length", "column", "inf", "map"] = "none"
 
     def model(self) -> list[dict[str, Any]]:
-        column = "day_of_year" if self.defect == "column" else "doubled"
+        column = "day_of_year" if self.defect == "column" else self.kind
         kind = "code" if self.defect == "map" else "linear"
         return [{"name": "d", "column": column, "unit": "day", "map": kind, "center": 100.0, "scale": 2.0}]
 
@@ -169,7 +169,7 @@ class DoubledConditions(datasets.PluginConditions):
                 values = values[1:]
             case "inf":
                 values = [float("inf")] * len(values)
-        return {"doubled": values}
+        return {self.kind: values}
 
 
 with warnings.catch_warnings():

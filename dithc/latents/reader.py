@@ -107,7 +107,7 @@ class Latents:
             raise user_error(
                 f"latents in {self.folder} lack conditions",
                 got=", ".join(absent),
-                expected=f"some of {', '.join(widths)}, which the tiles have",
+                expected=f"some of {', '.join(widths)}",
                 fix="correct `conditions` of the run; `cloud` requires `tiles.masks: true`. Rerun the stages of a dataset "
                 "that an earlier version prepared",
             )
@@ -128,7 +128,7 @@ class Latents:
 
     def conditions(self, rows: Rows, names: Sequence[str], *, views: Rows) -> list[npt.NDArray[np.float32]]:
         """Return named conditions (n, k) of views of rows (n,); the azimuth of the sun turns with the image."""
-        groups = {"view": Tiles.view_inputs(views)}
+        groups = {"view": np.eye(Tiles.NUM_VIEWS, dtype=np.float32)[views]}
         if self._conditions is not None:
             stops = np.cumsum(list(self.condition_widths.values()))[:-1]
             groups |= zip(self.condition_widths, np.split(self._conditions[rows], stops, axis=1), strict=True)

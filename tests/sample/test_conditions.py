@@ -65,7 +65,8 @@ def test_conditions_of_an_evaluation_and_of_clouds_are_checked_with_the_configur
     flow = {"objective": {"prediction_type": "flow"}, "model": {"learn_sigma": False}}
     for problem, *given in (
         ("the conditions of runs.r with values are: place", ["place", "view"], {"gsd": [10]}),
-        ("with values are: none", ["view"], {"view": [1]}),
+        ("with values are: none", ["view"], {"gsd": [10]}),
+        ("always have the orientation", ["view"], {"view": [1]}),
         ("requires `tiles.masks: true`", ["cloud"], {}),
         ("names a condition twice", ["sun", "sun"], {}),
     ):

@@ -100,8 +100,9 @@ class EvaluationConfig(Settings):
     """Network evaluations per image (before guidance), all of which are used. heun uses two per interval, and with an
     odd number one for the last interval."""
     conditions: dict[Condition, Annotated[list[float], Field(min_length=1, max_length=2)]] = {}
-    """Values of the run's `conditions` for all images; other conditions are absent. In degrees, days and meters: `{place: [lon,
-    lat], season: [day of the year], sun: [elevation, azimuth], gsd: [10], cloud: [0]}`. Guidance acts on the label only."""
+    """Values of the run's `conditions` for all images; the others are absent, except `view`. In degrees, days and meters:
+    `{place: [lon, lat], season: [day of the year], sun: [elevation, azimuth], gsd: [10], cloud: [0]}`. Guidance acts on the
+    label only."""
     guidance_scale: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Guidance scale; 1 for no guidance. `dithc search-guidance` finds the value for your network."""
     guidance_channels: Literal["all", "first3"] = "all"
@@ -132,8 +133,10 @@ class EvaluationConfig(Settings):
 
     def condition_faults(self, key: str, run: Any) -> Iterator[str]:
         """Yield conditions that the `RunConfig` does not have, and bands that it does not generate."""
-        known = [name for name in run.conditions if name != "view"]  # images have the view of the tiles
-        if unknown := sorted(set(self.conditions) - set(known)):
+        if "view" in self.conditions:
+            yield f"{key}.conditions has view, but images always have the orientation of the tiles: leave it out"
+        known = [name for name in run.conditions if name != "view"]
+        if unknown := sorted(set(self.conditions) - {*known, "view"}):
             has = ", ".join(known) or "none"
             yield f"{key}.conditions has {', '.join(unknown)}; the conditions of runs.{self.run} with values are: {has}"
         given = [name for name, group in run.band_groups.items() if group.role == "condition"]

@@ -126,7 +126,7 @@ class RunConfig(Settings):
     sun (elevation and azimuth), gsd (pixel size), cloud (cloudy share of a tile, with `tiles.masks`), view (of `augment`;
     sampling uses the original orientation), and columns of `datasets.*.conditions`. Each starts without effect, so that a
     fine-tuning run starts with the outputs of its start weights. Each is dropped independently in a share `label_dropout` of
-    the images, and may be absent in a tile."""
+    the images. All but the view may be absent in a tile."""
     band_groups: dict[Name, BandGroupConfig] = {}
     """Groups of bands with a separate noise level, for `prediction_type: flow` and the codec `pixel`. A restoration holds a
     group clean in blocks where all its pixels are observed. The other bands form the main group. Groups start without
@@ -201,7 +201,7 @@ class RunConfig(Settings):
         if "cloud" in self.conditions and not has_masks:
             yield f"{key}.conditions has cloud, which requires `tiles.masks: true` of its dataset"
         if "view" in self.conditions and self.augment == "none":
-            yield f"{key}.conditions has view, which is always the same with `augment: none`: set `augment: dihedral`"
+            yield f"{key}.conditions has view, which is always the same with `augment: none`: set `mirror` or `dihedral`"
 
     def _check_objective(self) -> Iterator[str]:
         predict = self.objective.prediction_type

@@ -66,11 +66,6 @@ GROUPS = {
 """Columns of each condition of a network. The name of a plugin's condition is its column."""
 
 
-def view_inputs(views: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Return the condition `view` of views 0 to 7 (n,): 1 for the view and 0 for the others, (n, 8)."""
-    return np.eye(NUM_VIEWS, dtype=np.float32)[views]
-
-
 def apply_map(column: list[Any], condition: Condition) -> npt.NDArray[np.float64]:
     if condition["map"] == "code":
         codes = {value: number for number, value in enumerate(condition["values"])}
@@ -131,7 +126,10 @@ def inputs_of_values(
 
 
 def single_inputs(model: Sequence[Condition], columns: Mapping[str, list[Any]]) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the conditions (1, k) of a network by name from columns of one value, NaN if unknown; the view is 0."""
+    """Return the conditions (1, k) of a network by name from columns of one value, NaN if unknown; the view is 0.
+
+    The view of a tile is 1 for its view of 0 to 7, and 0 for the others (1, 8).
+    """
     ready = [apply_map(columns.get(entry["column"], [None]), entry) for entry in model]
     inputs = network_inputs(model, np.array(ready, np.float32).reshape(1, -1))
-    return inputs | {"view": view_inputs(np.zeros(1, np.int64))}
+    return inputs | {"view": np.eye(1, NUM_VIEWS, dtype=np.float32)}

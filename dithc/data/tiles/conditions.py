@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dithc.config import datasets
 from dithc.data.parquet import Kind
 from dithc.data.splits import Ints
-from dithc.data.tiles.condition_maps import CLOUD, MODEL, PARAMETERS, Condition, apply_map
+from dithc.data.tiles.condition_maps import CLOUD, GROUPS, MODEL, PARAMETERS, Condition, apply_map
 
 COLUMNS: dict[str, Kind] = {
     "lon": "float",
@@ -109,7 +109,7 @@ class Conditions:
                 values = sorted({value for value in self._scenes.get(condition["column"], []) if value})
                 self.model.append({**condition, "values": values} if condition["map"] == "code" else condition)
         for settings in added:
-            plugin = PluginColumns(settings, names={*COLUMNS, *names, *self.columns})
+            plugin = PluginColumns(settings, names={*COLUMNS, *GROUPS, "view", *names, *self.columns})
             self._check_consistency(plugin)
             self._plugins.append(plugin)
             self.columns |= plugin.columns

@@ -25,7 +25,6 @@ from dithc.data.tiles.condition_maps import (
     inputs_of_values,
     network_inputs,
     single_inputs,
-    view_inputs,
 )
 
 TABLE_FILE, INFO_FILE = "tiles.parquet", "dataset.json"
@@ -103,7 +102,6 @@ class Tiles:
 
     SPLITS = SPLITS
     NUM_VIEWS = NUM_VIEWS
-    view_inputs = staticmethod(view_inputs)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

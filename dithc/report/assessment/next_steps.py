@@ -36,7 +36,10 @@ def _run_steps(records: ReportRecords, run: RunRecord) -> Iterator[NextStep]:
     if trend and trend.is_rising:
         is_augmented = run.settings.get("augment") == "dihedral"
         command = "" if is_augmented else _rerun(records, f"runs={{{run.name}: {{augment: dihedral}}}}")
-        text = f"Stop at about step {trend.least_step:,}, or add tiles; without a preferred orientation use `augment: dihedral`."
+        text = (
+            f"Stop at about step {trend.least_step:,}, add tiles, or use `augment: dihedral`. Tiles with a preferred orientation "
+            "require `conditions: [view]` too."
+        )
         yield NextStep(text=text, command=command)
 
 

@@ -163,8 +163,9 @@ class BlockSampler:
     def measured(self, levels: dict[str, float], group: Group | None = None) -> dict[float, RadialCovariance]:
         """Return the covariances of the errors of the network on train tiles, with the bands of the levels held or absent.
 
-        Conditions are unknown. Held and absent bands have no error. The bits do not depend on ranks and threads. The first
-        call takes as long as some members. With a group, its ranks share the work, and all have to call.
+        Conditions are unknown, except the view of the tiles. Held and absent bands have no error. The bits do not depend on
+        ranks and threads. The first call takes as long as some members. With a group, its ranks share the work, and all have
+        to call.
         """
         group = group or Group()
         held, absent = self._bands(levels, 0.0), self._bands(levels, self._objective.last)
@@ -172,7 +173,10 @@ class BlockSampler:
         if key not in self._errors:
             start, config, images = time.monotonic(), self._model.config, self._images.clone()
             y = self._labels if config.null_label is None else torch.full((len(images),), config.null_label)
-            if given := [math.nan] * sum(width for _, width in config.conditions) + [*levels.values()]:
+            given = [*levels.values()]
+            for name, width in reversed(config.conditions):
+                given[:0] = [1.0] + [0.0] * (width - 1) if name == "view" else [math.nan] * width
+            if given:
                 y = torch.cat([y[:, None].float(), torch.tensor(given).expand(len(y), -1)], dim=1)
             shape = images.shape[1], images.shape[2], images.shape[3]
             grid = windows.WindowGrid(size=shape[1:], window=shape[1:])

@@ -1,6 +1,7 @@
 """The example source plugin, from scenes to tiles, and its invalid results."""
 
 import pickle
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,12 @@ BANDS = ["B", "G", "R", "NIR"]
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_example("custom_dataset", tmp_path, monkeypatch)
-    install_plugin(tmp_path, monkeypatch, package="other", conditions={"doubled": f"{MODULE}:DoubledConditions"})
+    install_plugin(
+        tmp_path,
+        monkeypatch,
+        package="other",
+        conditions=dict.fromkeys(["doubled", "view"], f"{MODULE}:DoubledConditions"),
+    )
 
 
 @pytest.fixture
@@ -64,10 +70,14 @@ def test_plugin_scenes_are_cut_into_tiles_with_conditions(folder: Path, tmp_path
     np.testing.assert_array_equal(tiles.conditions()["doubled"], ready["d"][:, None])
 
 
-@pytest.mark.parametrize("damage", ["raises", "length", "column", "inf", "map"])
-def test_broken_condition_plugin_is_rejected_before_tiles_are_cut(damage: str, folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"'doubled' of dithc.conditions[\s\S]*fix"):
-        tiles_of(folder, tmp_path, conditions=[{"kind": "doubled", "defect": damage}])
+@pytest.mark.parametrize(
+    ("kind", "defect"), [("view", "none"), *product(["doubled"], ["raises", "length", "column", "inf", "map"])]
+)
+def test_broken_condition_plugin_is_rejected_before_tiles_are_cut(
+    kind: str, defect: str, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=rf"'{kind}' of dithc.conditions[\s\S]*fix"):
+        tiles_of(folder, tmp_path, conditions=[{"kind": kind, "defect": defect}])
     assert not (tmp_path / "tiles").exists()
 
 

@@ -215,3 +215,15 @@ def test_block_without_observation_is_unconditional(make_job: Callable[..., Rest
     sampler._scenes._is_fine[:] = False
     assert sampler.observe(1, block) is None
     assert np.isfinite(sampler.members(1, block, [0])[0]).all()
+
+
+def test_errors_are_measured_with_the_view_of_the_tiles(make_job: Callable[..., RestorationJob]) -> None:
+    sampler, _ = white_prior(make_job())
+    sampler._model.config = replace(sampler._model.config, conditions=(("gsd", 1), ("view", 8)))
+    given: list[torch.Tensor] = []
+    predict = sampler._predict
+    sampler._predict = lambda x, t, y: given.append(y) or predict(x, t, y)
+    sampler.measured({})
+    conditions = torch.cat(given)[:, 1:]
+    assert conditions[:, 0].isnan().all()
+    assert (conditions[:, 1:] == torch.eye(8)[0]).all()

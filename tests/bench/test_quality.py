@@ -125,10 +125,10 @@ def test_shipped_variants_can_be_calibrated_and_planned():
     whole = plan(candidates=names)
     calibration = load(whole.calibration(whole.variants))
     assert {name for one in whole.variants for name in whole.calibrations(one, whole.variants)} == set(calibration.runs)
-    distinct = len(calibration.runs) // 2
-    assert [name.rpartition("-")[2] for name in calibration.runs] == ["0"] * distinct + ["1"] * distinct
+    distinct = len(calibration.runs) // 3
+    assert [name.rpartition("-")[2] for name in calibration.runs] == sorted(["0", "1", "2"] * distinct)
     times = {name: whole.identity(name) for name in whole.variants}
-    assert times["baseline"] == times["worse"] == times["cosine"] != times["flow"] == times["together"]
+    assert times["baseline"] == times["worse"] == times["trapezoid"] != times["flow"] == times["together"]
     assert len(set(times.values())) == distinct
     load(whole.experiment(dict.fromkeys(whole.variants, 800)))
 

@@ -12,7 +12,7 @@ from dithc.core.logging import user_error
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 PARTS = 8  # steps are a multiple of it, so that every share is an integer
-CALIBRATION_ROUNDS = 2
+CALIBRATION_ROUNDS = 3  # one disturbance does not change their median
 SCHEDULE = ("warmup_steps", "lr_schedule", "decay_fraction")
 # Settings of a run that do not affect the time per step.
 UNTIMED = (*SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")

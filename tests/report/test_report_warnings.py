@@ -29,10 +29,10 @@ def test_changes_of_a_run_are_listed(tree_class: Any, tmp_path: Path) -> None:
     assert {run.name: run.changes for run in plain.records().runs}["pretrain"] == {}
     content = tree_class.configuration()
     content["runs"]["pretrain"] |= {"objective": {"timestep_sampling": "logit-normal"}, "betas": [0.9, 0.95]}
-    content["runs"]["finetune-gaofen2"] |= {"lr_schedule": "cosine", "optimizer": {"kind": "muon", "momentum": 0.9}}
+    content["runs"]["finetune-gaofen2"] |= {"lr_schedule": "trapezoid", "optimizer": {"kind": "muon", "momentum": 0.9}}
     changes = {run.name: run.changes for run in tree_class(tmp_path / "other", content).records().runs}
     assert changes["pretrain"] == {"timestep_sampling": "logit-normal", "betas": [0.9, 0.95]}
-    assert changes["finetune-gaofen2"] == {"lr_schedule": "cosine", "optimizer": "muon", "momentum": 0.9}
+    assert changes["finetune-gaofen2"] == {"lr_schedule": "trapezoid", "optimizer": "muon", "momentum": 0.9}
 
 
 def test_unreadable_manifest_is_rejected(small: Any) -> None:

@@ -28,7 +28,7 @@ ONE_OF_EACH = {
         "activation_checkpointing": "block",
         "micro_batch_size": 3,
     },
-    "cosine": {"lr_schedule": "cosine", "betas": [0.9, 0.95]},
+    "betas": {"betas": [0.9, 0.95]},
     "flow": {
         "model": SMALL | {"learn_sigma": False},
         "objective": {"prediction_type": "flow", "timestep_sampling": "logit-normal", "logit_mean": -0.4},

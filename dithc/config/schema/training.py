@@ -87,9 +87,9 @@ class RunConfig(Settings):
     """Learning rate of AdamW. Updates of muon have the same size."""
     warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly from 0."""
-    lr_schedule: Literal["constant", "cosine", "trapezoid"] = "constant"
-    """Learning rate after the warm-up. constant; cosine: half a cosine to 0 at the last of `steps`; trapezoid:
-    constant, then linearly to 0 over the last steps. With both, `steps` cannot be raised later."""
+    lr_schedule: Literal["constant", "trapezoid"] = "constant"
+    """Learning rate after the warm-up. constant; trapezoid: constant, then linearly to 0 over the last steps. `steps` of
+    trapezoid cannot be raised later."""
     decay_fraction: float = Field(default=0.2, gt=0.0, le=1.0)
     """Share of `steps` over which trapezoid falls to 0."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -229,11 +229,10 @@ class RunConfig(Settings):
     def _check_schedule(self) -> Iterator[str]:
         if self.lr_schedule != "trapezoid":
             yield from self._check_unused("lr_schedule: trapezoid", "decay_fraction")
-        decay = {"constant": 0.0, "cosine": 1.0, "trapezoid": self.decay_fraction * self.steps}[self.lr_schedule]
-        if decay and self.warmup_steps + decay > self.steps:
+        elif self.warmup_steps + (decay := self.decay_fraction * self.steps) > self.steps:
             yield (
-                f"`warmup_steps` {self.warmup_steps} and the decay of `lr_schedule` {self.lr_schedule} ({decay:g} steps at "
-                f"least) exceed `steps` {self.steps}"
+                f"`warmup_steps` {self.warmup_steps} and the {decay:g} steps of decay of `lr_schedule: trapezoid` exceed `steps` "
+                f"{self.steps}"
             )
 
     @property

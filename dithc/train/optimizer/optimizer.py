@@ -25,14 +25,9 @@ log = get_logger(__name__)
 
 
 def learning_rate_at(step: int, settings: training.RunConfig) -> float:
-    """Return the learning rate of step `step` (from 1): a linear warm-up, then the schedule.
-
-    cosine follows Loshchilov & Hutter 2017 (equation 5), without restarts.
-    """
+    """Return the learning rate of step `step` (from 1): a linear warm-up, then the schedule."""
     warmup, last = settings.warmup_steps, settings.steps
     rate = settings.lr * min(1.0, step / warmup) if warmup else settings.lr
-    if settings.lr_schedule == "cosine":
-        return rate * 0.5 * (1.0 + math.cos(math.pi * max(0, step - warmup) / (last - warmup)))
     if settings.lr_schedule == "trapezoid":
         return rate * min(1.0, (last - step) / (settings.decay_fraction * last))
     return rate

@@ -11,14 +11,16 @@ SIDE, IMAGES = 64, 96
 WIDTH = sum(detectability.counts(3).values())
 
 
-def parcels(count: int, seed: int) -> np.ndarray:
-    """Return images of parcels with straight borders, a color each, and slight noise."""
+def parcels(count: int, seed: int, *, rounding: float = 0.0) -> np.ndarray:
+    """Return images of parcels with straight borders, a color each, and slight noise; `rounding` in pixels rounds corners."""
     rng = np.random.default_rng(seed)
     places = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij"), axis=-1).reshape(-1, 2)
     images = []
     for _ in range(count):
         centers = rng.uniform(0, SIDE, (rng.integers(8, 24), 2))
         nearest = ((places[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
+        cells = gaussian_filter(np.eye(len(centers))[nearest].reshape(SIDE, SIDE, -1), (rounding, rounding, 0))
+        nearest = cells.argmax(axis=2).ravel()
         colors = rng.uniform(60, 180, (len(centers), 1)) + rng.normal(0, 12, (len(centers), 3))
         images.append(colors[nearest].T.reshape(3, SIDE, SIDE))
     return to_bytes(np.stack(images) + rng.normal(0, 2, (count, 3, SIDE, SIDE)))
@@ -51,6 +53,10 @@ def shuffled(images: np.ndarray, level: float) -> np.ndarray:
     return blocks.transpose(0, 3, 1, 4, 2, 5).reshape(images.shape)
 
 
+def rounded(images: np.ndarray, level: float) -> np.ndarray:
+    return parcels(len(images), seed=0, rounding=level)
+
+
 def auc_by_scale(images: np.ndarray, real: np.ndarray) -> list[float]:
     found = detectability.compare(*map(detectability.describe, (images, real)), bands=3)
     assert found is not None
@@ -69,13 +75,19 @@ def test_halves_of_a_set_are_indistinguishable_with_every_seed(real):
 
 
 @pytest.mark.parametrize(
-    ("degrade", "levels", "noise"),
-    [(blurred, (0.4, 0.6, 1.0, 2.0), 0.06), (noisy, (1.0, 2.0, 4.0, 16.0), 0.06), (shuffled, (0.05, 0.2, 0.8), 0.06)],
+    ("degrade", "levels", "largest"),
+    [
+        (blurred, (0.4, 0.6, 1.0, 2.0), 0.99),
+        (noisy, (1.0, 2.0, 4.0, 16.0), 0.99),
+        (shuffled, (0.05, 0.2, 0.8), 0.99),
+        (rounded, (4.0, 8.0, 12.0), 0.8),
+    ],
 )
-def test_auc_rises_with_the_level_of_a_degradation(real, degrade, levels, noise):
+def test_auc_rises_with_the_level_of_a_degradation(real, degrade, levels, largest):
     table = np.array([auc_by_scale(degrade(real[:IMAGES], level), real[IMAGES:]) for level in levels])
-    assert (np.diff(table, axis=0) > -noise).all(), table
-    assert table[-1, 0] > 0.99
+    assert (np.diff(table, axis=0) > -0.015).all(), table  # scales without the degradation have about 0.5
+    assert (np.diff(table.mean(axis=1)) > 0).all(), table
+    assert table[-1, 0] > largest
     assert table[0].mean() < table[-1].mean() - 0.1
 
 

@@ -108,7 +108,7 @@ def inputs_of_values(
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Return the conditions (1, k) of a network by name from values of their columns; NaN without values.
 
-    The view is 0, the orientation of the tiles. Raises UserError for a name that the tiles do not have, or for another number
+    The view is the orientation of the tile. Raises UserError for a name that the tiles do not have, or for another number
     of values.
     """
     columns: dict[str, float] = {}
@@ -126,9 +126,9 @@ def inputs_of_values(
 
 
 def single_inputs(model: Sequence[Condition], columns: Mapping[str, list[Any]]) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the conditions (1, k) of a network by name from columns of one value, NaN if unknown; the view is 0.
+    """Return the conditions (1, k) of a network by name from columns of one value, NaN if unknown.
 
-    The view of a tile is 1 for its view of 0 to 7, and 0 for the others (1, 8).
+    The view (1, 8) is the orientation of the tile: 1, then seven zeros.
     """
     ready = [apply_map(columns.get(entry["column"], [None]), entry) for entry in model]
     inputs = network_inputs(model, np.array(ready, np.float32).reshape(1, -1))

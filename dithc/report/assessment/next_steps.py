@@ -35,12 +35,11 @@ def _run_steps(records: ReportRecords, run: RunRecord) -> Iterator[NextStep]:
         yield NextStep(text=f"Train longer, because {reason}{resume}", command=_rerun(records, longer))
     if trend and trend.is_rising:
         is_augmented = run.settings.get("augment") == "dihedral"
-        command = "" if is_augmented else _rerun(records, f"runs={{{run.name}: {{augment: dihedral}}}}")
-        text = (
-            f"Stop at about step {trend.least_step:,}, add tiles, or use `augment: dihedral`. Tiles with a preferred orientation "
-            "require `conditions: [view]` too."
-        )
-        yield NextStep(text=text, command=command)
+        changes = f"runs={{{run.name}: {{augment: dihedral}}}}", f"datasets={{{run.dataset}: {{views: 8}}}}"
+        text = f"Stop at about step {trend.least_step:,}, or add tiles."
+        if not is_augmented:
+            text += " Or use `augment: dihedral`, and `conditions: [view]` if the tiles have a preferred orientation."
+        yield NextStep(text=text, command="" if is_augmented else _rerun(records, *changes))
 
 
 def _score_steps(records: ReportRecords, run: RunRecord, item: EvaluationRecord | None) -> Iterator[NextStep]:

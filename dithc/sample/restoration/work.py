@@ -6,6 +6,7 @@ Legend: N members, C bands, h, w block, M observed values.
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -173,10 +174,11 @@ class BlockSampler:
         if key not in self._errors:
             start, config, images = time.monotonic(), self._model.config, self._images.clone()
             y = self._labels if config.null_label is None else torch.full((len(images),), config.null_label)
-            given = [*levels.values()]
-            for name, width in reversed(config.conditions):
-                given[:0] = [1.0] + [0.0] * (width - 1) if name == "view" else [math.nan] * width
-            if given:
+            conditions = (
+                [1.0] + [0.0] * (width - 1) if name == "view" else [math.nan] * width
+                for name, width in config.conditions
+            )
+            if given := [*chain(*conditions), *levels.values()]:
                 y = torch.cat([y[:, None].float(), torch.tensor(given).expand(len(y), -1)], dim=1)
             shape = images.shape[1], images.shape[2], images.shape[3]
             grid = windows.WindowGrid(size=shape[1:], window=shape[1:])

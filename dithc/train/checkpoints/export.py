@@ -16,10 +16,8 @@ from dithc.train.checkpoints.weights import CONFIG_FILE, FREQUENCIES, network_ki
 
 Layout = Literal["safetensors", "official", "diffusers"]
 SAME_FREQUENCIES = "block.norm1.emb.time_proj.downscale_freq_shift = 0"
-# Scheduler settings of diffusers for a network that does not predict noise.
-SCHEDULERS = {
-    "flow": "prediction_type: flow_prediction, use_flow_sigmas: true (for example DPMSolverMultistepScheduler)",
-}
+# Scheduler settings of diffusers for a flow.
+SCHEDULER = "prediction_type: flow_prediction, use_flow_sigmas: true (for example DPMSolverMultistepScheduler)"
 log = get_logger(__name__)
 
 
@@ -83,7 +81,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     if predicts != "noise":
         log.warning(
             f"the network predicts {predicts}, which other programs do not read from the file: programs that expect "
-            f"noise cannot use it; diffusers' DiTPipeline can, with a scheduler of {SCHEDULERS[predicts]}"
+            f"noise cannot use it; diffusers' DiTPipeline can, with a scheduler of {SCHEDULER}"
         )
     size = files_of(out)[0].stat().st_size
     numbers = {"step": step, "tensors": len(tensors), "bytes": size, "predicts": predicts}

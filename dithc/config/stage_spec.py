@@ -70,6 +70,7 @@ def _run(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     run = experiment.runs[name]
     spec = {**run.model_dump(mode="json", exclude=RUN_WITHOUT_EFFECT), "seed": experiment.seed_of(name)}
     spec["model"] |= run.model.block._asdict()  # resolves the defaults of the preset
+    spec["lr"] = run.peak_lr
     return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # other schedules end at `steps`
 
 

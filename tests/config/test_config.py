@@ -122,7 +122,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (run(init_from_run="b"), ["runs.a.init_from_run", "'b'"]),
     (run(steps=10, steps_per_job=3), ["steps_per_job", "does not divide"]),
     (run(steps=9_000_000, steps_per_job=1), ["steps_per_job", "more than 10000 jobs"]),
-    (run(lr=-1e-4), ["runs.a.lr", "greater than 0"]),
+    (run(lr=-1e-4), ["runs.a.lr", "above 0"]),
     (run(lr=float("nan")), ["runs.a.lr", "finite number"]),
     (run(steps=True), ["runs.a", "`steps` is True"]),
     (run(betas=[0.9]), ["runs.a.betas.1", "required"]),
@@ -135,8 +135,12 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (run(**FLOW, init_from_file="DiT.pt"), ["contains a network that predicts noise"]),
     (run(objective={"logit_mean": 0.5}), ["runs.a.objective", "`logit_mean`", "`timestep_sampling: logit-normal`"]),
     (run(optimizer={"momentum": 0.9}), ["runs.a.optimizer", "`momentum` has no effect", "`kind: muon`"]),
+    (run(lr="auto", optimizer={"kind": "muon"}), ["runs.a", "`lr: auto`", "adamw", "flow"]),
     (run(decay_fraction=0.5), ["runs.a", "`decay_fraction` has no effect", "trapezoid"]),
-    (run(steps=10, warmup_steps=9, lr_schedule="trapezoid"), ["runs.a", "`warmup_steps` 9", "2 steps of decay", "`steps` 10"]),
+    (
+        run(steps=10, warmup_steps=9, lr_schedule="trapezoid"),
+        ["runs.a", "`warmup_steps` 9", "2 steps of decay", "`steps` 10"],
+    ),
     (run(augment="dihedral"), ["runs.a.augment dihedral", "datasets.landscape.views is 2", "set it to 8"]),
     (
         fine_tuned(start={}, model={"preset": "ModernDiT-S/2"}),

@@ -67,6 +67,17 @@ def test_learning_rate_warms_up_linearly_and_stays_constant():
     assert learning_rate_at(1, training.RunConfig(dataset="toy", lr=1.0)) == 1.0
 
 
+def test_automatic_learning_rate_falls_with_the_width_and_rises_with_the_square_root_of_the_batch():
+    def rate(width: int, batch: int) -> float:
+        model = {"preset": "DiT-S/2", "hidden_size": width, "num_heads": 4}
+        settings = {"objective": {"prediction_type": "flow"}, "model": model | {"learn_sigma": False}}
+        run = training.RunConfig(dataset="toy", lr="auto", global_batch_size=batch, warmup_steps=2, **settings)
+        assert learning_rate_at(1, run) == learning_rate_at(2, run) / 2
+        return learning_rate_at(2, run)
+
+    assert [rate(256, 32), rate(128, 32), rate(128, 128)] == [0.5 / 256, 0.5 / 128, 1.0 / 128]
+
+
 SCHEDULED = {"dataset": "toy", "lr": 0.8, "steps": 100}
 
 

@@ -1,6 +1,7 @@
 """Settings of training runs. Separate files contain the settings of model and objective, and of evaluations."""
 
 from collections.abc import Iterator
+from math import sqrt
 from typing import Any, Literal
 
 from pydantic import Field
@@ -83,8 +84,9 @@ class RunConfig(Settings):
     """Images per step over all ranks."""
     micro_batch_size: Positive | None = None
     """Images per forward pass of a rank; the rank's entire share of the batch if unset."""
-    lr: Rate = 1e-4
-    """Learning rate of AdamW. Updates of muon have the same size."""
+    lr: Rate | Literal["auto"] = 1e-4
+    """Learning rate of AdamW. Updates of muon have the same size. auto, for flows: 0.5 / width, times the square root of
+    `global_batch_size` / 32 ([rule](quality.md#rate-by-width))."""
     warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly from 0."""
     lr_schedule: Literal["constant", "trapezoid"] = "constant"
@@ -227,6 +229,8 @@ class RunConfig(Settings):
             )
 
     def _check_schedule(self) -> Iterator[str]:
+        if self.lr == "auto" and (self.optimizer.kind == "muon" or self.objective.prediction_type != "flow"):
+            yield "`lr: auto` is the rate of adamw for `objective.prediction_type: flow`: set a number"
         if self.lr_schedule != "trapezoid":
             yield from self._check_unused("lr_schedule: trapezoid", "decay_fraction")
         elif self.warmup_steps + (decay := self.decay_fraction * self.steps) > self.steps:
@@ -234,6 +238,17 @@ class RunConfig(Settings):
                 f"`warmup_steps` {self.warmup_steps} and the {decay:g} steps of decay of `lr_schedule: trapezoid` exceed `steps` "
                 f"{self.steps}"
             )
+
+    @property
+    def peak_lr(self) -> float:
+        """Learning rate after the warm-up.
+
+        `auto` falls with the width, as muP's rate of matrices (arXiv 2203.03466, table 3), and rises with the square root of the
+        batch. It is the rate of all parameters.
+        """
+        if self.lr != "auto":
+            return self.lr
+        return 0.5 / self.model.shape[0] * sqrt(self.global_batch_size / 32)
 
     @property
     def segment_steps(self) -> int:

@@ -23,7 +23,9 @@ def run_record(experiment: ExperimentConfig, results: ExperimentResults, name: s
         **{key: getattr(settings, key) for key in ("dataset", "init_from_run", "dtype", "global_batch_size")},
         "preset": settings.model.preset,
         "changes": _changes(settings),
-        "settings": flatten({**settings.model_dump(mode="json"), "seed": experiment.seed_of(name)}),
+        "settings": flatten(
+            {**settings.model_dump(mode="json"), "lr": settings.peak_lr, "seed": experiment.seed_of(name)}
+        ),
         "steps_planned": settings.steps,
         "seconds": run_seconds(segments),
         "seconds_per_step": numbers.get("seconds_per_step_median"),

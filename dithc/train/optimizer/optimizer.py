@@ -27,7 +27,7 @@ log = get_logger(__name__)
 def learning_rate_at(step: int, settings: training.RunConfig) -> float:
     """Return the learning rate of step `step` (from 1): a linear warm-up, then the schedule."""
     warmup, last = settings.warmup_steps, settings.steps
-    rate = settings.lr * min(1.0, step / warmup) if warmup else settings.lr
+    rate = settings.peak_lr * (min(1.0, step / warmup) if warmup else 1.0)
     if settings.lr_schedule == "trapezoid":
         return rate * min(1.0, (last - step) / (settings.decay_fraction * last))
     return rate

@@ -71,10 +71,14 @@ def test_yaml_blocks_are_valid_settings(block: dict[str, Any]) -> None:
     assert "" in faults, "\n".join(sorted(faults))
 
 
-def test_recipe_for_a_night_changes_real_sample() -> None:
-    (recipe,) = [block.values[0] for block in BLOCKS if "gaofen2" in block.values[0].get("runs", {})]
+def test_each_setting_of_the_recipes_changes_real_sample() -> None:
+    recipes = [block.values[0] for block in BLOCKS if "gaofen2" in block.values[0].get("runs", {})]
     base = yaml.safe_load((ROOT / "config/experiments/real-sample.yaml").read_text())
-    assert fault_of(merge_settings(base, recipe)) == ""
+    assert len(recipes) == 2
+    for recipe in recipes:
+        assert fault_of(merge_settings(base, recipe)) == ""
+        for name, run in recipe["runs"].items():
+            assert [key for key, value in run.items() if base["runs"][name].get(key) == value] == []
 
 
 def test_settings_are_in_yaml_blocks() -> None:
